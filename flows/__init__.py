@@ -1,0 +1,1 @@
+"""The story: which step comes when. Prefect flows and the command line."""

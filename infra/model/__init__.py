@@ -1,0 +1,1 @@
+"""Frozen types and the migration spec. No I/O, no SDK, no clock."""

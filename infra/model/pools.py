@@ -1,0 +1,119 @@
+"""Node pools as both clouds share them, and the narrow contract that each cloud adapter fulfils."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from infra.model.cluster import EMPTY
+from infra.model.verdict import Finding
+
+
+class PoolState(StrEnum):
+    """The clouds' own states, folded. `DEGRADED` and `FAILED` are read, never waited out."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    UPDATING = "updating"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    DELETING = "deleting"
+
+
+class IssueClass(StrEnum):
+    """What to do about a health code (facts: EKS health.issues, GKE conditions)."""
+
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    CONFIG = "config"
+    TRANSIENT = "transient"
+    JOIN = "join"
+    DRAIN = "drain"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolIssue:
+    """One health issue, with the cloud's own code and message."""
+
+    code: str
+    message: str
+    issue_class: IssueClass
+    resources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """A node pool as read from the cloud.
+
+    `node_selector` are the node labels by which its nodes are found in Kubernetes; `identity` is the cloud's full
+    name (ARN or projects/…); `ours` is the run name in its tags, or ""; `gpus` and `rdma` are what one node must
+    offer: {"nvidia.com/gpu": 8}, {"vpc.amazonaws.com/efa": 16}, empty when the machine type has none.
+    """
+
+    kind: str
+    name: str
+    identity: str
+    state: PoolState
+    machine_type: str
+    nodes: int
+    zones: tuple[str, ...] = ()
+    issues: tuple[PoolIssue, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    gpus: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    rdma: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    ours: str = ""
+    reservation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A mutating cloud call as a value: plan prints it, migrate sends exactly it.
+
+    `verb` is the SDK's method ("eks.create_nodegroup"); `body` its arguments as plain JSON.
+    """
+
+    verb: str
+    object: str
+    body: Mapping[str, Any]
+
+
+class Pools(Protocol):
+    """One cloud's node pools. Every verb is idempotent and bounded in time.
+
+    Errors: `NotFound`, `Forbidden`, `NoCapacity`, `Conflict`, `Unreachable`, `CloudError`. No SDK class leaves an
+    implementation. Implemented by `infra.aws.pools.EksPools`, `infra.gcp.pools.GkePools` and
+    `infra.kube.external.ExternalPools`.
+    """
+
+    def find(self, pool: Any) -> Pool | None:
+        """The pool that the spec part (`EksPool`, `GkeTarget`, …) names, or None."""
+        ...
+
+    def preflight(self, source: Any, target: Any) -> list[Finding]:
+        """Every cloud-side check that can be made before anything is created. Reads only."""
+        ...
+
+    def render(self, target: Any, run: str) -> list[Request]:
+        """The requests that would create the target, in order. Reads only (EFA layout, image)."""
+        ...
+
+    def create(self, target: Any, run: str) -> Pool:
+        """Send what `render` shows. A pool of the same name and run is adopted; of another owner: `Conflict`."""
+        ...
+
+    def fence_for_run(self, pool: Any, run: str) -> Mapping[str, Any]:
+        """Keep the cloud from working against the run (autoscaler bounds, node repair). Returns the prior state."""
+        ...
+
+    def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
+        """Put the prior state back, exactly."""
+        ...
+
+    def delete(self, pool: Any) -> None:
+        """Ask for deletion; absent is success. Returns at once: follow with `find`."""
+        ...

@@ -1,0 +1,353 @@
+"""The migration spec: what a platform engineer writes, and the form that the Prefect UI shows.
+
+Strict on the way in (`extra="forbid"`, frozen): a wrong spec fails before anything is touched, naming field, value
+and what is allowed. Sizes are bytes, bandwidths GB/s (10^9) as nccl-tests prints them, durations as "90s", "20m",
+"1h30m", "2d" or a number of seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+
+_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+_DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
+
+
+def parse_duration(value: object) -> timedelta:
+    """"1h30m" or seconds -> timedelta. Raises ValueError naming the value and the allowed form."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    if isinstance(value, str):
+        if re.fullmatch(r"\d+(\.\d+)?", value):
+            return timedelta(seconds=float(value))
+        match = _DURATION.match(value)
+        if value and match:
+            days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    msg = f"{value!r} is not a duration; write it as '90s', '20m', '1h30m' or '2d'"
+    raise ValueError(msg)
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest spelling that `parse_duration` reads back."""
+    seconds = int(value.total_seconds())
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if seconds >= size:
+            parts.append(f"{seconds // size}{unit}")
+            seconds %= size
+    return "".join(parts) or "0s"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration, json_schema_input_type=str),
+    PlainSerializer(format_duration, return_type=str),
+]
+Name = Annotated[str, Field(pattern=_NAME)]
+
+
+class Strict(BaseModel):
+    """Base of everything a person writes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaintSpec(Strict):
+    """A taint in Kubernetes' spelling; each cloud adapter maps it to its own."""
+
+    key: str = Field(min_length=1, max_length=63)
+    value: str = Field(default="", max_length=63)
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class Cluster(Strict):
+    """Which Kubernetes API to talk to."""
+
+    kubeconfig: str | None = Field(
+        default=None, description="Path of a kubeconfig; default: $KUBECONFIG, then ~/.kube/config, then in-cluster"
+    )
+    context: str | None = Field(default=None, description="Context of that kubeconfig; default: the current one")
+    namespace: str = Field(default="poolshift", description="Where run records, leases and probes live")
+
+
+class EksPool(Strict):
+    """An EKS managed node group that exists."""
+
+    kind: Literal["eks"] = "eks"
+    region: str = Field(description="AWS region, e.g. us-east-2", pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")
+    cluster: str = Field(description="EKS cluster name", min_length=1)
+    name: str = Field(description="Node group name", min_length=1, max_length=63)
+
+
+class GkePool(Strict):
+    """A GKE node pool that exists."""
+
+    kind: Literal["gke"] = "gke"
+    project: str = Field(description="Google Cloud project id", min_length=1)
+    location: str = Field(description="Region or zone of the cluster, e.g. europe-west4", min_length=1)
+    cluster: str = Field(description="GKE cluster name", min_length=1)
+    name: str = Field(description="Node pool name", min_length=1, max_length=40)
+
+
+class ExternalPool(Strict):
+    """Nodes that something else owns (Karpenter, a self-managed group, bare metal), found by label.
+
+    poolshift reads, drains and proves them; it neither creates nor deletes them.
+    """
+
+    kind: Literal["external"] = "external"
+    name: str = Field(description="How reports call it", min_length=1)
+    selector: dict[str, str] = Field(description="Node labels, all of which must match", min_length=1)
+    machine_type: str | None = Field(default=None, description="Default: node.kubernetes.io/instance-type")
+
+
+class EksReservation(Strict):
+    """Where reserved machines come from."""
+
+    id: str = Field(description="Capacity reservation, cr-…", pattern=r"^cr-[0-9a-f]+$")
+    capacity_block: bool = Field(default=False, description="True for a Capacity Block for ML")
+
+
+class EksTarget(EksPool):
+    """An EKS managed node group to be made."""
+
+    machine_type: str = Field(description="EC2 instance type, e.g. p5en.48xlarge", min_length=3)
+    nodes: int = Field(ge=1, le=1000, description="How many nodes")
+    subnet: str = Field(description="One subnet: one zone for reservation, EFA and Lustre", pattern=r"^subnet-[0-9a-f]+$")
+    node_role: str = Field(description="IAM role ARN of the nodes", pattern=r"^arn:aws[\w-]*:iam::\d{12}:role/.+$")
+    security_groups: tuple[str, ...] = Field(
+        default=(), description="Groups of every interface besides the cluster's own; must reference themselves for EFA"
+    )
+    ami_type: str = Field(default="AL2023_x86_64_NVIDIA", description="EKS amiType")
+    reservation: EksReservation | None = Field(default=None, description="Omit for On-Demand")
+    placement_group: str | None = Field(default=None, description="Only if the reservation names the same one")
+    labels: dict[str, str] = Field(default_factory=dict)
+    taints: tuple[TaintSpec, ...] = ()
+    lustre: str | None = Field(default=None, description="FSx for Lustre file system, fs-…", pattern=r"^fs-[0-9a-f]+$")
+
+
+class GkeReservation(Strict):
+    """A specific reservation."""
+
+    name: str = Field(description="Reservation name, without block")
+    project: str | None = Field(default=None, description="Owner project of a shared reservation")
+    block: str | None = Field(default=None, description="Physical block within it")
+
+
+class GkeTarget(GkePool):
+    """A GKE node pool to be made."""
+
+    machine_type: str = Field(description="e.g. a3-ultragpu-8g", min_length=3)
+    nodes: int = Field(ge=1, le=1000, description="How many nodes (one zone, so this is the whole pool)")
+    zone: str = Field(description="The one zone, e.g. europe-west4-b", pattern=r"^[a-z]+-[a-z]+\d-[a-z]$")
+    service_account: str | None = Field(default=None, description="Node service account")
+    reservation: GkeReservation | None = Field(default=None, description="Omit for on-demand capacity")
+    rdma_network_profile: Literal["auto", "networks"] = Field(
+        default="auto", description="'auto': GKE makes the RDMA networks; 'networks': use `rdma_networks`"
+    )
+    rdma_networks: tuple[str, ...] = Field(
+        default=(), description="network/subnetwork pairs of the RDMA VPC, one per NIC, gVNIC network first"
+    )
+    placement_policy: str | None = Field(default=None, description="Resource policy; not for DENSE reservations")
+    labels: dict[str, str] = Field(default_factory=dict)
+    taints: tuple[TaintSpec, ...] = ()
+    lustre: str | None = Field(default=None, description="Managed Lustre: projects/P/locations/ZONE/instances/I")
+
+
+Source = Annotated[EksPool | GkePool | ExternalPool, Field(discriminator="kind")]
+Target = Annotated[EksTarget | GkeTarget | ExternalPool, Field(discriminator="kind")]
+
+
+class Strategy(StrEnum):
+    """Whether both pools stand at the same time."""
+
+    AUTO = "auto"
+    SIDE_BY_SIDE = "side-by-side"
+    SWAP = "swap"
+
+
+class Validation(Strict):
+    """What is measured on the target, from cheap to dear."""
+
+    image: str = Field(
+        default="nvcr.io/nvidia/pytorch:25.09-py3", description="Reference image with PyTorch; network pinned in it"
+    )
+    workload_image: str | None = Field(
+        default=None, description="Your training image: probed once with nothing pinned, to see what jobs really get"
+    )
+    proof_sizes: tuple[int, ...] = Field(default=(64 << 20, 256 << 20), description="Bytes; the cheap transport proof")
+    sweep_sizes: tuple[int, ...] = Field(
+        default=(256 << 20, 1 << 30, 4 << 30, 8 << 30), description="Bytes; the bandwidth sweep"
+    )
+    train_step: bool = Field(default=True, description="Compare training-step time with the source pool")
+    train_steps: int = Field(default=40, ge=10, le=1000, description="Measured steps per side, warm-up not counted")
+    storage: bool = Field(default=True, description="Probe the Lustre mount, if the pool has one")
+    storage_claim: str | None = Field(default=None, description="PersistentVolumeClaim of that mount, NAMESPACE/NAME")
+    budget_gpu_minutes: float = Field(default=600.0, gt=0, description="Stop measuring, and hold the gate, beyond this")
+    timeout: Duration = Field(default=timedelta(minutes=30), description="Limit for one probe")
+
+
+class GateSpec(Strict):
+    """Limits. Where one is omitted, the machine type's sourced figure in infra/fabrics holds."""
+
+    min_busbw_gb_s: dict[int, float] = Field(
+        default_factory=dict, description="Message size in bytes -> all-reduce busbw floor in GB/s"
+    )
+    max_step_ratio: float | None = Field(
+        default=0.9, gt=0, description="Median step of the target over the source's, at most; null: not judged"
+    )
+    confidence: float = Field(default=0.95, gt=0.5, lt=1.0, description="Of the interval that must lie within the limit")
+    max_evidence_age: Duration = Field(default=timedelta(hours=12), description="Older evidence is unmeasured")
+
+
+class MoveMode(StrEnum):
+    """How a training job leaves the source pool."""
+
+    CHECKPOINT = "checkpoint"
+    WAIT = "wait"
+    LEAVE = "leave"
+
+
+class WorkloadRule(Strict):
+    """How one workload is moved; without a rule the defaults hold."""
+
+    namespace: str
+    name: str
+    kind: str = Field(default="Job", description="Owner kind: Job, JobSet, PyTorchJob, StatefulSet, …")
+    mode: MoveMode = Field(default=MoveMode.CHECKPOINT, description="move at next checkpoint, wait for completion, leave")
+    checkpoint_annotation: str | None = Field(
+        default=None, description="Annotation that we set to ask for a checkpoint and the job answers with its time"
+    )
+    max_wait: Duration = Field(default=timedelta(hours=2), description="For mode wait and for a checkpoint to appear")
+
+
+class Force(Strict):
+    """What may be lost. Every entry is opt-in and written to the record with the list of pods."""
+
+    bare_pods: bool = Field(default=False, description="Evict pods that no controller will replace")
+    empty_dir: bool = Field(default=False, description="Evict pods whose emptyDir holds data")
+    delete_after: Duration | None = Field(
+        default=None, description="Delete (past its budget) a pod whose eviction was refused this long"
+    )
+
+
+class Waves(Strict):
+    """How many nodes leave at a time."""
+
+    canary: int = Field(default=1, ge=0, description="Nodes of the first wave")
+    size: int = Field(default=4, ge=1, description="Nodes of each later wave")
+    ramp: Literal["fixed", "double"] = Field(default="double", description="Later waves: constant or doubling size")
+    failure_budget: int = Field(default=0, ge=0, description="Nodes that may fail to drain before the run stops")
+    settle: Duration = Field(default=timedelta(minutes=2), description="Time for replacements to become Ready after a wave")
+
+
+class Drain(Strict):
+    """Moving the work."""
+
+    waves: Waves = Waves()
+    force: Force = Force()
+    workloads: tuple[WorkloadRule, ...] = ()
+    evictions_per_second: float = Field(default=100.0, gt=0, description="Global limit")
+    pod_deadline: Duration = Field(default=timedelta(minutes=30), description="For one pod to leave, grace included")
+    deadline: Duration = Field(default=timedelta(hours=6), description="For the whole drain")
+
+
+class Soak(Strict):
+    """Time with conditions, between the last wave and retirement."""
+
+    duration: Duration = Field(default=timedelta(hours=1))
+    interval: Duration = Field(default=timedelta(minutes=5), description="Between two looks at the workloads")
+    repeat_proof: bool = Field(default=True, description="Prove the transport again at the end, on idle nodes")
+
+
+class Approval(Strict):
+    """Who must say yes, and where."""
+
+    required: bool = Field(default=False, description="Pause before work is moved, with the findings shown")
+    timeout: Duration = Field(default=timedelta(hours=24))
+
+
+class Retire(Strict):
+    """What happens to the source pool at the end."""
+
+    enabled: bool = Field(default=True, description="False: leave it empty and fenced")
+
+
+class MigrationSpec(Strict):
+    """Move the work of one node pool to another, and retire the first when the second has proven itself."""
+
+    name: Name = Field(description="Names the run; running again with the same name and spec continues it")
+    cluster: Cluster = Cluster()
+    source: Source = Field(description="The old pool")
+    target: Target = Field(description="The new pool")
+    strategy: Strategy = Strategy.AUTO
+    validation: Validation = Validation()
+    gate: GateSpec = GateSpec()
+    approval: Approval = Approval()
+    drain: Drain = Drain()
+    soak: Soak = Soak()
+    retire: Retire = Retire()
+
+    @model_validator(mode="after")
+    def _pools_agree(self) -> Self:
+        source, target = self.source, self.target
+        if source.kind == target.kind == "external":
+            if source.selector == target.selector:
+                msg = f"source and target select the same nodes: {source.selector}"
+                raise ValueError(msg)
+            return self
+        if "external" in (source.kind, target.kind):
+            return self
+        if source.kind != target.kind:
+            msg = f"source is {source.kind}, target is {target.kind}: both pools must be in one cluster, so of one kind"
+            raise ValueError(msg)
+        here, there = _home(source), _home(target)
+        if here != there:
+            msg = f"source is in {here}, target is in {there}: both pools must be in one cluster"
+            raise ValueError(msg)
+        if source.name == target.name:
+            msg = f"source and target are both named {source.name!r}: the target needs a name of its own"
+            raise ValueError(msg)
+        return self
+
+
+def _home(pool: EksPool | GkePool | ExternalPool) -> str:
+    """Where a pool's cluster is, as one comparable word."""
+    if isinstance(pool, EksPool):
+        return f"{pool.region}/{pool.cluster}"
+    if isinstance(pool, GkePool):
+        return f"{pool.project}/{pool.location}/{pool.cluster}"
+    return ""
+
+
+class RevalidationSpec(Strict):
+    """Prove live pools again: readiness always, probes on idle nodes within a budget."""
+
+    name: Name = Field(default="revalidate")
+    cluster: Cluster = Cluster()
+    pools: tuple[Source, ...] = Field(min_length=1, description="The pools to look at")
+    probe_idle_nodes: bool = Field(default=True, description="False: readiness only, no GPU-minute")
+    validation: Validation = Validation()
+    gate: GateSpec = GateSpec(max_step_ratio=None)
+
+
+def describe_errors(errors: list[Any]) -> list[str]:
+    """pydantic's errors as lines for a person: field path, the value given, what is allowed."""
+    lines = []
+    for error in errors:
+        path = ".".join(str(part) for part in error["loc"]) or "spec"
+        given = error.get("input")
+        shown = "" if isinstance(given, dict | list) or given is None else f", got {given!r}"
+        context = error.get("ctx") or {}
+        allowed = context.get("expected") or context.get("expected_tags")
+        hint = f" (allowed: {allowed})" if allowed else ""
+        lines.append(f"{path}: {error['msg'].removeprefix('Value error, ')}{shown}{hint}")
+    return lines
