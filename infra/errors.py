@@ -6,6 +6,22 @@ read at 3 a.m. by somebody who did not write it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """What a Kubernetes API server said: HTTP code, the Status object's words, and Retry-After in seconds."""
+
+    code: int
+    reason: str = ""
+    message: str = ""
+    causes: tuple[Mapping[str, Any], ...] = ()
+    retry_after: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
 
 class PoolshiftError(Exception):
     """Base of all errors that poolshift raises on purpose.
@@ -15,6 +31,7 @@ class PoolshiftError(Exception):
         observed: what was found.
         expected: what was needed instead, or "".
         remedy: the command or action to do next, or "".
+
     """
 
     exit_code = 1

@@ -19,7 +19,7 @@ _DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 
 
 def parse_duration(value: object) -> timedelta:
-    """"1h30m" or seconds -> timedelta. Raises ValueError naming the value and the allowed form."""
+    """ "1h30m" or seconds -> timedelta. Raises ValueError naming the value and the allowed form."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -72,7 +72,8 @@ class Cluster(Strict):
     """Which Kubernetes API to talk to."""
 
     kubeconfig: str | None = Field(
-        default=None, description="Path of a kubeconfig; default: $KUBECONFIG, then ~/.kube/config, then in-cluster"
+        default=None,
+        description="Path of a kubeconfig; default: $KUBECONFIG, then ~/.kube/config, then in-cluster",
     )
     context: str | None = Field(default=None, description="Context of that kubeconfig; default: the current one")
     namespace: str = Field(default="poolshift", description="Where run records, leases and probes live")
@@ -121,10 +122,13 @@ class EksTarget(EksPool):
 
     machine_type: str = Field(description="EC2 instance type, e.g. p5en.48xlarge", min_length=3)
     nodes: int = Field(ge=1, le=1000, description="How many nodes")
-    subnet: str = Field(description="One subnet: one zone for reservation, EFA and Lustre", pattern=r"^subnet-[0-9a-f]+$")
+    subnet: str = Field(
+        description="One subnet: one zone for reservation, EFA and Lustre", pattern=r"^subnet-[0-9a-f]+$"
+    )
     node_role: str = Field(description="IAM role ARN of the nodes", pattern=r"^arn:aws[\w-]*:iam::\d{12}:role/.+$")
     security_groups: tuple[str, ...] = Field(
-        default=(), description="Groups of every interface besides the cluster's own; must reference themselves for EFA"
+        default=(),
+        description="Groups of every interface besides the cluster's own; must reference themselves for EFA",
     )
     ami_type: str = Field(default="AL2023_x86_64_NVIDIA", description="EKS amiType")
     reservation: EksReservation | None = Field(default=None, description="Omit for On-Demand")
@@ -178,10 +182,12 @@ class Validation(Strict):
     """What is measured on the target, from cheap to dear."""
 
     image: str = Field(
-        default="nvcr.io/nvidia/pytorch:25.09-py3", description="Reference image with PyTorch; network pinned in it"
+        default="nvcr.io/nvidia/pytorch:25.09-py3",
+        description="Reference image with PyTorch; network pinned in it",
     )
     workload_image: str | None = Field(
-        default=None, description="Your training image: probed once with nothing pinned, to see what jobs really get"
+        default=None,
+        description="Your training image: probed once with nothing pinned, to see what jobs really get",
     )
     proof_sizes: tuple[int, ...] = Field(default=(64 << 20, 256 << 20), description="Bytes; the cheap transport proof")
     sweep_sizes: tuple[int, ...] = Field(
@@ -202,9 +208,13 @@ class GateSpec(Strict):
         default_factory=dict, description="Message size in bytes -> all-reduce busbw floor in GB/s"
     )
     max_step_ratio: float | None = Field(
-        default=0.9, gt=0, description="Median step of the target over the source's, at most; null: not judged"
+        default=0.9,
+        gt=0,
+        description="Median step of the target over the source's, at most; null: not judged",
     )
-    confidence: float = Field(default=0.95, gt=0.5, lt=1.0, description="Of the interval that must lie within the limit")
+    confidence: float = Field(
+        default=0.95, gt=0.5, lt=1.0, description="Of the interval that must lie within the limit"
+    )
     max_evidence_age: Duration = Field(default=timedelta(hours=12), description="Older evidence is unmeasured")
 
 
@@ -222,9 +232,12 @@ class WorkloadRule(Strict):
     namespace: str
     name: str
     kind: str = Field(default="Job", description="Owner kind: Job, JobSet, PyTorchJob, StatefulSet, …")
-    mode: MoveMode = Field(default=MoveMode.CHECKPOINT, description="move at next checkpoint, wait for completion, leave")
+    mode: MoveMode = Field(
+        default=MoveMode.CHECKPOINT, description="move at next checkpoint, wait for completion, leave"
+    )
     checkpoint_annotation: str | None = Field(
-        default=None, description="Annotation that we set to ask for a checkpoint and the job answers with its time"
+        default=None,
+        description="Annotation that we set to ask for a checkpoint and the job answers with its time",
     )
     max_wait: Duration = Field(default=timedelta(hours=2), description="For mode wait and for a checkpoint to appear")
 
@@ -246,7 +259,9 @@ class Waves(Strict):
     size: int = Field(default=4, ge=1, description="Nodes of each later wave")
     ramp: Literal["fixed", "double"] = Field(default="double", description="Later waves: constant or doubling size")
     failure_budget: int = Field(default=0, ge=0, description="Nodes that may fail to drain before the run stops")
-    settle: Duration = Field(default=timedelta(minutes=2), description="Time for replacements to become Ready after a wave")
+    settle: Duration = Field(
+        default=timedelta(minutes=2), description="Time for replacements to become Ready after a wave"
+    )
 
 
 class Drain(Strict):
@@ -340,7 +355,7 @@ class RevalidationSpec(Strict):
 
 
 def describe_errors(errors: list[Any]) -> list[str]:
-    """pydantic's errors as lines for a person: field path, the value given, what is allowed."""
+    """Pydantic's errors as lines for a person: field path, the value given, what is allowed."""
     lines = []
     for error in errors:
         path = ".".join(str(part) for part in error["loc"]) or "spec"
