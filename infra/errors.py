@@ -31,10 +31,12 @@ class PoolshiftError(Exception):
         observed: what was found.
         expected: what was needed instead, or "".
         remedy: the command or action to do next, or "".
+        status: the API server's answer behind it; None when there was none, or no server was asked.
 
     """
 
     exit_code = 1
+    status: Status | None = None
 
     def __init__(self, object: str, observed: str, *, expected: str = "", remedy: str = "") -> None:
         self.object = object

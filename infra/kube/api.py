@@ -315,7 +315,7 @@ def connect(cluster: Cluster) -> Kube:
                 "kubeconfig",
                 f"none at {_default_kubeconfig()} and not inside a cluster",
                 expected="a kubeconfig with a context for the cluster",
-                remedy="set KUBECONFIG or cluster.kubeconfig; for a trial: poolshift sandbox --kubeconfig sandbox.kubeconfig",
+                remedy="set KUBECONFIG or cluster.kubeconfig; for a trial: poolshift sandbox --kubeconfig FILE",
             ) from cause
     else:
         raw = _read_kubeconfig(path)
