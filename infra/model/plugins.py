@@ -1,0 +1,147 @@
+"""The DaemonSets that make accelerators and fabrics visible to Kubernetes, and what was read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from infra.model.cluster import EMPTY, Node
+from infra.model.workload import Requirement, Toleration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """One container of a plugin pod. `waiting` and `terminated` are Kubernetes' reasons, or ""."""
+
+    name: str
+    image: str
+    init: bool = False
+    ready: bool = False
+    restarts: int = 0
+    waiting: str = ""
+    message: str = ""
+    terminated: str = ""
+    exit_code: int | None = None
+    terminated_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginPod:
+    """A pod of a DaemonSet. `not_ready_since` is when Ready last turned false, else creation."""
+
+    namespace: str
+    name: str
+    node: str
+    daemonset_uid: str
+    phase: str
+    ready: bool
+    not_ready_since: datetime | None = None
+    unscheduled: str = ""
+    containers: tuple[Container, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DaemonSet:
+    """A DaemonSet with what decides on which nodes it runs; `affinity` as in `Pod`: one of the terms must hold."""
+
+    namespace: str
+    name: str
+    uid: str
+    images: tuple[str, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    affinity: tuple[tuple[Requirement, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    created: datetime | None = None
+    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    desired: int = 0
+    ready: int = 0
+
+    @property
+    def object(self) -> str:
+        """As kubectl names it."""
+        return f"daemonset {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginView:
+    """Everything that the readiness rules look at, read at one time.
+
+    `slices` maps node -> DRA driver -> number of devices; `csi` maps node -> registered CSI drivers. None means that
+    it could not be read, which is not the same as empty.
+    """
+
+    taken: datetime
+    nodes: tuple[Node, ...] = ()
+    daemonsets: tuple[DaemonSet, ...] = ()
+    pods: tuple[PluginPod, ...] = ()
+    slices: Mapping[str, Mapping[str, int]] | None = None
+    csi: Mapping[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plugin:
+    """A known plugin: how to recognise its DaemonSet and what a node lacks without it.
+
+    `resources` are prefixes of extended resource names; `csi` is a CSI driver name; `machines` are prefixes of machine
+    types that need it (empty: every machine that expects one of its resources).
+    """
+
+    key: str
+    names: tuple[str, ...]
+    images: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    csi: str = ""
+    machines: tuple[str, ...] = ()
+
+
+# Sources: facts on EKS charts (aws-efa-k8s-device-plugin 0.5.30), NVIDIA k8s-device-plugin, GKE's managed DaemonSets
+# and container-engine-accelerators' installers, both Lustre CSI drivers; names as their manifests ship them.
+KNOWN_PLUGINS: tuple[Plugin, ...] = (
+    Plugin(
+        key="nvidia-device-plugin",
+        names=("nvidia-device-plugin", "nvidia-gpu-device-plugin"),
+        images=("k8s-device-plugin", "nvidia-gpu-device-plugin"),
+        resources=("nvidia.com/",),
+    ),
+    Plugin(
+        key="efa-device-plugin",
+        names=("efa-k8s-device-plugin", "efa-device-plugin"),
+        images=("aws-efa-k8s-device-plugin",),
+        resources=("vpc.amazonaws.com/efa",),
+    ),
+    Plugin(
+        key="rdma-shared-device-plugin",
+        names=("rdma-shared", "rdma-device-plugin"),
+        images=("k8s-rdma-shared-dev-plugin",),
+        resources=("rdma/",),
+    ),
+    Plugin(
+        key="sriov-device-plugin",
+        names=("sriov-device-plugin", "sriov-network-device-plugin"),
+        images=("sriov-network-device-plugin",),
+        resources=("nvidia.com/mlnxnics", "mellanox.com/"),
+    ),
+    Plugin(
+        key="nccl-rdma-installer",
+        names=("nccl-rdma-installer",),
+        images=("nccl-plugin-gib",),
+        resources=("networking.gke.io.networks/rdma-",),
+        machines=("a3-ultragpu", "a4-", "a4x-"),
+    ),
+    Plugin(
+        key="nccl-tcpxo-installer",
+        names=("nccl-tcpxo-installer",),
+        images=("nccl-plugin-gpudirecttcpx-dev",),
+        machines=("a3-megagpu",),
+    ),
+    Plugin(
+        key="nccl-tcpx-installer",
+        names=("nccl-tcpx-installer",),
+        images=("nccl-plugin-gpudirecttcpx",),
+        machines=("a3-highgpu",),
+    ),
+    Plugin(key="fsx-csi-node", names=("fsx-csi-node",), images=("aws-fsx-csi-driver",), csi="fsx.csi.aws.com"),
+    Plugin(key="lustre-csi-node", names=("lustre-csi-node",), images=("lustre-csi",), csi="lustre.csi.storage.gke.io"),
+)

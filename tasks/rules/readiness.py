@@ -1,0 +1,379 @@
+"""Is the pool what it claims to be? Answered from objects alone: no GPU-minute is used.
+
+Which nodes a plugin must cover is computed from the pool. A DaemonSet's own desiredNumberScheduled is never
+believed: a wrong selector or a missing toleration makes it small, and "3 of 3 ready" is then green while ten nodes
+have no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from infra.model.cluster import EMPTY, Node, Taint
+from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, Plugin, PluginPod, PluginView
+from infra.model.verdict import Finding, Level, Outcome, Verdict
+from infra.model.workload import Toleration
+from tasks.rules.wording import age, and_more, rfc3339
+
+# What the DaemonSet controller adds to every pod's tolerations (kubernetes.io docs, DaemonSet taints).
+AUTOMATIC_TOLERATIONS = tuple(
+    Toleration(key=f"node.kubernetes.io/{name}", operator="Exists")
+    for name in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    """What one node of the pool must offer, from the machine type.
+
+    `gpus` and `rdma` map resource names to counts per node; `nodes` is how many nodes the cloud says there are.
+    """
+
+    pool: str
+    machine_type: str
+    nodes: int
+    gpus: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    rdma: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    csi: str = ""
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """GPUs and RDMA together."""
+        return {**self.gpus, **self.rdma}
+
+
+Check = Callable[[PluginView, Expectation], Iterable[Finding]]
+
+
+def judge(view: PluginView, expected: Expectation) -> Verdict:
+    """All checks, all findings at once. A block fails; a pool that cannot be seen is unmeasured."""
+    findings = tuple(finding for check in CHECKS for finding in check(view, expected))
+    blocks = [f for f in findings if f.level is Level.BLOCK]
+    unseen = [f for f in blocks if f.code in UNSEEN]
+    outcome = Outcome.PASS
+    if blocks:
+        outcome = Outcome.UNMEASURED if len(unseen) == len(blocks) else Outcome.FAIL
+    return Verdict(
+        check="readiness",
+        outcome=outcome,
+        observed=f"{sum(n.ready for n in view.nodes)} of {expected.nodes} nodes ready",
+        limit=f"{expected.nodes} nodes, each with {_counts(expected.resources)}",
+        statistic="per node",
+        reason=blocks[0].wording() if blocks else "every node offers what its machine type has",
+        findings=findings,
+    )
+
+
+UNSEEN = frozenset({"no-nodes", "machine-type-unknown"})
+
+
+def nodes_present(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """As many nodes as the cloud says, and at least one."""
+    found = len(view.nodes)
+    if found == 0:
+        yield _block(
+            "no-nodes",
+            f"pool {expected.pool}",
+            "no node with the pool's label in Kubernetes",
+            f"{expected.nodes} nodes",
+            "look at the instances' console output: nodes that never join fail in user data, role or security group",
+        )
+    elif found < expected.nodes:
+        yield _block("nodes-missing", f"pool {expected.pool}", f"{found} nodes joined", f"{expected.nodes}")
+
+
+def nodes_ready(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """Ready must be True: Unknown is a dead kubelet."""
+    for node in view.nodes:
+        if node.ready:
+            continue
+        ready = next((c for c in node.conditions if c.type == "Ready"), None)
+        yield Finding(
+            level=Level.BLOCK,
+            code="node-not-ready",
+            object=f"node {node.name}",
+            observed=f"Ready={ready.status if ready else 'absent'} {ready.reason if ready else ''}".strip(),
+            expected="Ready=True",
+            since=_since(ready.since if ready else node.created, view.taken),
+            remedy=f"kubectl describe node {node.name}",
+        )
+
+
+def machine_known(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """Without a figure for the machine type nothing can be compared."""
+    if not expected.resources:
+        yield _block(
+            "machine-type-unknown",
+            f"pool {expected.pool}",
+            f"no figures for machine type {expected.machine_type or '(none)'}",
+            "an entry in infra/fabrics",
+            "add the machine type to infra/fabrics with the source of each number",
+        )
+
+
+def devices_allocatable(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """Allocatable equals the machine type's count, per node and resource; devices of DRA drivers count as well."""
+    for resource, count in expected.resources.items():
+        short = {n.name: n.allocatable.get(resource, 0) for n in view.nodes if n.allocatable.get(resource, 0) < count}
+        short = {name: have for name, have in short.items() if not _served_by_dra(view, name, count)}
+        if not short:
+            continue
+        lost = [n.name for n in view.nodes if n.name in short and n.capacity.get(resource, 0) > short[n.name]]
+        yield _block(
+            "devices-missing",
+            f"pool {expected.pool}",
+            f"{resource}: {_per_node(short)} allocatable on {and_more(sorted(short), 3)}"
+            + (f" although capacity is higher on {and_more(sorted(lost), 3)}" if lost else ""),
+            f"{count} on every node",
+            f"kubectl get nodes -o custom-columns='NAME:.metadata.name,N:.status.allocatable.{_escape(resource)}'",
+        )
+
+
+def plugins_cover_pool(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """For every plugin that the pool needs: a DaemonSet exists, admits every node, and is Ready on each."""
+    for plugin in needed(expected):
+        sets = [d for d in view.daemonsets if recognises(plugin, d)]
+        if not sets:
+            yield from _plugin_absent(plugin, view, expected)
+            continue
+        # GKE ships one DaemonSet per node size: together they must admit every node, not each of them alone.
+        sets.sort(key=lambda d: sum(refusal(d, n) is not None for n in view.nodes))
+        yield from uncovered(sets, view, expected)
+        for daemonset in sets:
+            yield from unhealthy(daemonset, view)
+
+
+def one_plugin_per_resource(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """Two plugins that register one resource on one node overwrite each other's devices."""
+    for plugin in needed(expected):
+        for node in view.nodes:
+            on_node = sorted(
+                {
+                    d.object
+                    for d in view.daemonsets
+                    if recognises(plugin, d) and plugin.resources and _runs(d, node, view)
+                }
+            )
+            if len(on_node) > 1:
+                yield _block(
+                    "two-plugins",
+                    f"node {node.name}",
+                    f"{' and '.join(on_node)} both serve {plugin.resources[0]}",
+                    "one",
+                    f"remove one of them: kubectl -n NAMESPACE delete {on_node[-1].replace('/', ' ')}",
+                )
+
+
+def csi_registered(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """The Lustre CSI driver is registered on every node, where the pool mounts Lustre."""
+    if not expected.csi:
+        return
+    if view.csi is None:
+        yield _block("csi-unknown", f"pool {expected.pool}", "CSINode objects could not be read", expected.csi)
+        return
+    missing = sorted(n.name for n in view.nodes if expected.csi not in view.csi.get(n.name, ()))
+    if missing:
+        yield _block(
+            "csi-driver-missing",
+            f"pool {expected.pool}",
+            f"{expected.csi} is not registered on {and_more(missing, 3)}",
+            "registered on every node",
+            f"kubectl get csinode {missing[0]} -o yaml",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    machine_known,
+    nodes_present,
+    nodes_ready,
+    plugins_cover_pool,
+    devices_allocatable,
+    one_plugin_per_resource,
+    csi_registered,
+)
+
+
+def needed(expected: Expectation) -> tuple[Plugin, ...]:
+    """The known plugins without which this machine type's devices do not show."""
+    return tuple(p for p in KNOWN_PLUGINS if _needs(p, expected))
+
+
+def _needs(plugin: Plugin, expected: Expectation) -> bool:
+    if plugin.csi:
+        return plugin.csi == expected.csi
+    if plugin.machines and not expected.machine_type.startswith(plugin.machines):
+        return False
+    if plugin.resources:
+        return any(name.startswith(plugin.resources) for name in expected.resources)
+    return bool(plugin.machines)
+
+
+def recognises(plugin: Plugin, daemonset: DaemonSet) -> bool:
+    """By the DaemonSet's name or by an image's name without registry and tag."""
+    if any(name in daemonset.name for name in plugin.names):
+        return True
+    bases = {image.split("@")[0].rsplit("/", 1)[-1].split(":")[0] for image in daemonset.images}
+    return bool(bases & set(plugin.images))
+
+
+def refusal(daemonset: DaemonSet, node: Node) -> str | None:
+    """Why the DaemonSet does not want this node, in the words of the object to change; None when it does."""
+    for key, value in daemonset.node_selector.items():
+        if node.labels.get(key) != value:
+            return f"nodeSelector {key}={value}, the node has {key}={node.labels.get(key, '(none)')}"
+    fields = {"metadata.name": node.name}
+    if daemonset.affinity and not any(
+        all(r.holds((fields if r.field else node.labels).get(r.key)) for r in term) for term in daemonset.affinity
+    ):
+        wanted = daemonset.affinity[0][0] if daemonset.affinity[0] else None
+        have = node.labels.get(wanted.key, "(none)") if wanted else ""
+        return f"node affinity {wanted}, the node has {wanted.key}={have}" if wanted else "an empty node affinity term"
+    for taint in node.taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not _tolerated(daemonset, taint):
+            return f"taint {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect} is not tolerated"
+    return None
+
+
+def _tolerated(daemonset: DaemonSet, taint: Taint) -> bool:
+    return any(t.tolerates(taint) for t in (*daemonset.tolerations, *AUTOMATIC_TOLERATIONS))
+
+
+def uncovered(sets: Sequence[DaemonSet], view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """Pool nodes that none of a plugin's DaemonSets wants, in the words of the one that comes closest."""
+    closest = sets[0]
+    reasons: dict[str, list[str]] = {}
+    for node in view.nodes:
+        if all(refusal(daemonset, node) is not None for daemonset in sets):
+            reasons.setdefault(refusal(closest, node) or "", []).append(node.name)
+    for why, names in reasons.items():
+        yield _block(
+            "plugin-excludes-nodes",
+            closest.object,
+            f"does not run on {and_more(sorted(names), 3)} of pool {expected.pool}: {why}"
+            f" (its own status says {closest.ready} of {closest.desired} ready)",
+            "a pod on every node of the pool",
+            f"kubectl -n {closest.namespace} edit daemonset {closest.name}",
+        )
+
+
+def unhealthy(daemonset: DaemonSet, view: PluginView) -> Iterable[Finding]:
+    """Nodes that the DaemonSet wants and on which its pod is absent or not Ready, one finding per cause."""
+    mine = {p.node: p for p in view.pods if p.daemonset_uid == daemonset.uid and p.node}
+    causes: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
+    for node in view.nodes:
+        if refusal(daemonset, node) is not None:
+            continue
+        pod = mine.get(node.name)
+        if pod is None:
+            causes.setdefault(("plugin-pod-missing", "no pod"), []).append((node.name, daemonset.created))
+        elif not pod.ready:
+            causes.setdefault(diagnose(pod), []).append((node.name, pod.not_ready_since))
+    for (code, what), where in causes.items():
+        first = min((moment for _, moment in where if moment is not None), default=None)
+        yield Finding(
+            level=Level.BLOCK,
+            code=code,
+            object=daemonset.object,
+            observed=f"{what} on {and_more(sorted(name for name, _ in where), 3)}",
+            expected="Ready on every node of the pool",
+            since=_since(first, view.taken),
+            remedy=_REMEDIES.get(code, "kubectl -n {namespace} describe daemonset {name}").format(
+                namespace=daemonset.namespace, name=daemonset.name
+            ),
+        )
+
+
+_REMEDIES = {
+    "plugin-image-missing": "put an image that exists: kubectl -n {namespace} set image daemonset/{name} '*=IMAGE'",
+    "plugin-crash-loop": "kubectl -n {namespace} logs daemonset/{name} --previous",
+    "plugin-init-stuck": "kubectl -n {namespace} logs daemonset/{name} --all-containers",
+    "plugin-exec-format": "use an image of the nodes' architecture: kubectl -n {namespace} describe daemonset {name}",
+}
+_PULL = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
+
+
+def diagnose(pod: PluginPod) -> tuple[str, str]:
+    """The stable code and the words for a plugin pod that is not Ready, from its first broken container."""
+    for container in sorted(pod.containers, key=lambda c: not c.init):
+        found = _diagnose_container(container)
+        if found is not None:
+            return found
+    if pod.unscheduled:
+        return "plugin-pod-unscheduled", pod.unscheduled
+    return "plugin-not-ready", f"pod {pod.phase or 'in an unknown phase'} but not Ready"
+
+
+def _diagnose_container(container: Container) -> tuple[str, str] | None:
+    if container.waiting in _PULL:
+        return "plugin-image-missing", f"{container.waiting}: image {container.image}"
+    if "exec format error" in container.message:
+        return "plugin-exec-format", f"image {container.image} is built for another architecture"
+    if container.waiting in ("CrashLoopBackOff", "RunContainerError", "CreateContainerError"):
+        code = container.exit_code
+        return (
+            "plugin-crash-loop",
+            f"{container.waiting} of {container.name}, {container.restarts} restarts"
+            + (f", last exit code {code}" if code is not None else ""),
+        )
+    if container.init and not container.ready and container.terminated != "Completed":
+        return (
+            "plugin-init-stuck",
+            f"init container {container.name}: {container.waiting or container.terminated or 'running'}",
+        )
+    if not container.init and container.terminated:
+        return (
+            "plugin-exited",
+            f"container {container.name} ended ({container.terminated}, exit code {container.exit_code})",
+        )
+    if container.waiting:
+        return "plugin-waiting", f"{container.waiting} of {container.name} {container.message}".strip()
+    return None
+
+
+def _plugin_absent(plugin: Plugin, view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """No DaemonSet at all. Harmless only where every node shows the devices anyway (built into the node image)."""
+    wanted = [r for r in expected.resources if r.startswith(plugin.resources)] if plugin.resources else []
+    shown = bool(wanted) and all(
+        n.allocatable.get(r, 0) >= expected.resources[r] or _served_by_dra(view, n.name, expected.resources[r])
+        for n in view.nodes
+        for r in wanted
+    )
+    if not shown:
+        yield _block(
+            "plugin-absent",
+            f"pool {expected.pool}",
+            f"no DaemonSet like {plugin.names[0]} in the cluster",
+            f"one that serves {plugin.csi or ', '.join(wanted) or expected.machine_type}",
+            f"install {plugin.key}",
+        )
+
+
+def _runs(daemonset: DaemonSet, node: Node, view: PluginView) -> bool:
+    return any(p.daemonset_uid == daemonset.uid and p.node == node.name and p.ready for p in view.pods)
+
+
+def _served_by_dra(view: PluginView, node: str, count: int) -> bool:
+    return view.slices is not None and any(n >= count for n in view.slices.get(node, {}).values())
+
+
+def _since(moment: datetime | None, now: datetime) -> str:
+    return f"{rfc3339(moment)} ({age(moment, now)})" if moment is not None else ""
+
+
+def _block(code: str, what: str, observed: str, expected: str, remedy: str = "") -> Finding:
+    return Finding(level=Level.BLOCK, code=code, object=what, observed=observed, expected=expected, remedy=remedy)
+
+
+def _counts(resources: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in resources.items()) or "its devices"
+
+
+def _per_node(counts: Mapping[str, int]) -> str:
+    low, high = min(counts.values()), max(counts.values())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _escape(resource: str) -> str:
+    return resource.replace(".", "\\.")

@@ -1,0 +1,169 @@
+"""One run: what every step needs, opened from the spec alone.
+
+Prefect tasks take the spec and a step's name, never a live client; each opens the run anew, so a step can run in
+any process that can reach the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from infra import connect as clouds
+from infra.clock import Clock, rfc3339
+from infra.errors import PoolshiftError, Refused
+from infra.kube import api, records
+from infra.kube.api import Kube
+from infra.model.pools import Pool, Pools
+from infra.model.record import Step, StepRecord, StepState
+from infra.model.spec import MigrationSpec
+
+Say = Callable[[str], None]
+FAILPOINT = "POOLSHIFT_FAILPOINT"
+
+
+def reach(point: str) -> None:
+    """Die here, as by `kill -9`, when the environment asks for it. How the resume tests hit exact boundaries."""
+    if os.environ.get(FAILPOINT) == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A migration on one cluster."""
+
+    spec: MigrationSpec
+    kube: Kube
+    say: Say = field(default=lambda text: None)
+
+    @classmethod
+    def open(cls, spec: MigrationSpec, say: Say | None = None) -> Run:
+        """Connect to the spec's cluster. Nothing is written."""
+        return cls(spec=spec, kube=api.connect(spec.cluster), say=say or (lambda text: None))
+
+    @property
+    def name(self) -> str:
+        """The run's name, which is the spec's."""
+        return self.spec.name
+
+    @property
+    def clock(self) -> Clock:
+        """The cluster's clock."""
+        return self.kube.clock
+
+    @property
+    def simulated(self) -> bool:
+        """True when the cluster is the sandbox: everything measured is then shown as simulated."""
+        return self.kube.sandbox is not None
+
+    @cached_property
+    def source(self) -> Pools:
+        """The cloud of the source pool."""
+        return clouds.connect(self.spec.cluster, self.spec.source)
+
+    @cached_property
+    def target(self) -> Pools:
+        """The cloud of the target pool."""
+        return clouds.connect(self.spec.cluster, self.spec.target)
+
+    @cached_property
+    def hash(self) -> str:
+        """Binds evidence and record to this spec."""
+        return records.spec_hash(self.spec.model_dump_json())
+
+    def source_pool(self) -> Pool | None:
+        """The source pool as the cloud shows it now."""
+        return self.source.find(self.spec.source)
+
+    def target_pool(self) -> Pool | None:
+        """The target pool as the cloud shows it now."""
+        return self.target.find(self.spec.target)
+
+    def record(self) -> records.RunRecord:
+        """The run's record, made if absent. Raises Refused when the name belongs to another spec."""
+        records.ensure_namespace(self.kube)
+        record = records.create(self.kube, self.name, "migration", self.spec.model_dump_json())
+        if record.spec_hash != self.hash:
+            changed = ", ".join(_differences(record.spec, self.spec.model_dump(mode="json")))
+            raise Refused(
+                f"run {self.name}",
+                f"exists with another spec (changed: {changed})",
+                expected="the spec it was started with",
+                remedy=f"restore that spec, or use a new name, or end the old run: poolshift rollback {self.name}",
+            )
+        return record
+
+    def step(self, step: Step) -> StepRecord | None:
+        """What the record says of one step."""
+        found = records.read(self.kube, self.name)
+        return found.steps.get(step) if found else None
+
+    def data(self, step: Step) -> Mapping[str, Any]:
+        """The facts that a finished step left for later ones; empty when there are none."""
+        record = self.step(step)
+        return record.data if record else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a step hands back: where it stands, one line for a person, and facts for later steps."""
+
+    summary: str
+    state: StepState = StepState.DONE
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def perform(run: Run, step: Step, work: Callable[[Run], Done]) -> StepRecord:
+    """Do one step, or say that it is done; its record is in the cluster before this returns.
+
+    An error leaves the step `failed` in the record and goes on to the caller.
+    """
+    before = run.step(step)
+    if before is not None and before.state is StepState.DONE:
+        run.say(f"{step}: done before ({before.summary})")
+        return before
+    started = before.started if before is not None else rfc3339(run.clock.now())
+    _write(run, StepRecord(step=step, state=StepState.STARTED, started=started, data=before.data if before else {}))
+    reach(f"{step}:started")
+    try:
+        done = work(run)
+    except PoolshiftError as error:
+        _finish(run, step, started, Done(summary=error.wording(), state=StepState.FAILED))
+        raise
+    reach(f"{step}:acted")
+    record = _finish(run, step, started, done)
+    reach(f"{step}:recorded")
+    return record
+
+
+def _finish(run: Run, step: Step, started: str, done: Done) -> StepRecord:
+    record = StepRecord(
+        step=step,
+        state=done.state,
+        started=started,
+        finished=rfc3339(run.clock.now()),
+        summary=done.summary,
+        data=done.data,
+    )
+    _write(run, record)
+    return record
+
+
+def _write(run: Run, record: StepRecord) -> None:
+    records.write_step(run.kube, run.name, record)
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted paths that differ between two plain specs, sorted, at most ten."""
+    found: list[str] = []
+    for key in sorted(set(old) | set(new)):
+        one, other = old.get(key), new.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += _differences(one, other, f"{prefix}{key}.")
+        elif one != other:
+            found.append(f"{prefix}{key}")
+    return found[:10]
