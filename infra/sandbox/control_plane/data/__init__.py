@@ -1,0 +1,1 @@
+"""The distilled OpenAPI of Kubernetes, and the script that distils it."""
