@@ -1,0 +1,203 @@
+"""A Prefect API to run against: the one of PREFECT_API_URL, or a server child of our own on loopback.
+
+Prefect's ephemeral server is never used: it ends before its event queue is written and loses most task runs. The
+settings are put into the environment before Prefect is imported, because it reads them then. Telemetry and calls to
+the outside are off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import PoolshiftError, Unreachable
+
+QUIET: Mapping[str, str] = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # The default UI makes the browser call a third party; this one calls nobody.
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",
+    "PREFECT_CLI_PROMPT": "false",
+}
+START_LIMIT = 90.0  # seconds; a fresh home with its database migrations takes 8 on two idle cores
+RECORDER_LIMIT = 20.0  # seconds to wait for task-run rows, which are written behind the flow
+
+
+def home() -> Path:
+    """Where poolshift keeps what is its own on this machine: $POOLSHIFT_HOME, else the XDG state folder."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    path = Path(os.environ.get("POOLSHIFT_HOME") or f"{state}/poolshift").expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def settle_environment(url: str) -> None:
+    """Point this process, before `import prefect`, at an API and away from everything else."""
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    os.environ["PREFECT_API_URL"] = url
+    os.environ.setdefault("PREFECT_HOME", str(home() / "prefect"))
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+
+
+@contextmanager
+def prefect_api() -> Iterator[str]:
+    """The URL of an API that answers, with the environment set for it.
+
+    In this order: PREFECT_API_URL; a server that `poolshift serve` or a kept demo left running here; a child that
+    lives as long as this block.
+
+    Raises:
+        Unreachable: the given API does not answer, or the child does not start (its last words are in the message).
+
+    """
+    given = os.environ.get("PREFECT_API_URL")
+    if given:
+        if not healthy(given):
+            raise Unreachable(
+                f"Prefect API {given}",
+                "does not answer /health",
+                remedy="start it, or unset PREFECT_API_URL to let poolshift start its own",
+            )
+        settle_environment(given)
+        yield given
+        return
+    running = known_server()
+    if running:
+        settle_environment(running)
+        yield running
+        return
+    child, url = start_server()
+    try:
+        settle_environment(url)
+        yield url
+        await_recorder(url)
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
+        stop_server(child)
+
+
+def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]:
+    """Start `prefect server start` and wait until it answers. The caller stops it."""
+    number = port or free_port()
+    url = f"http://127.0.0.1:{number}/api"
+    environment = {
+        **os.environ,
+        **QUIET,
+        "PREFECT_HOME": str(home() / "prefect"),
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+    }
+    environment.pop("PREFECT_API_URL", None)
+    log_path = home() / "prefect-server.log"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    with log_path.open("wb") as log:
+        child = subprocess.Popen(
+            [*command, "--port", str(number), "--log-level", "ERROR"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is ours to handle: the server must outlive it to record the end
+        )
+    deadline = time.monotonic() + START_LIMIT
+    while time.monotonic() < deadline:
+        if healthy(url):
+            _remember(url, child.pid)
+            return child, url
+        if child.poll() is not None:
+            break
+        time.sleep(0.1)
+    stop_server(child)
+    words = log_path.read_text(errors="replace").strip().splitlines()[-5:]
+    raise Unreachable(
+        f"Prefect server on 127.0.0.1:{number}",
+        f"did not start within {START_LIMIT:.0f} s: {' | '.join(words) or 'no output'}",
+        remedy=f"read {log_path}; or set PREFECT_API_URL to a server you have",
+    )
+
+
+def stop_server(child: subprocess.Popen[bytes]) -> None:
+    """End the child, politely first."""
+    (home() / "server.json").unlink(missing_ok=True)
+    for sign, patience in ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        if child.poll() is not None:
+            return
+        child.send_signal(sign)
+        try:
+            child.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def healthy(url: str) -> bool:
+    """Does the API answer /health with 200?"""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2.0) as answer:  # noqa: S310 - the user's own URL
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def known_server() -> str | None:
+    """A server that another poolshift process of this home keeps running, if it answers."""
+    try:
+        url = str(json.loads((home() / "server.json").read_text())["url"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return url if healthy(url) else None
+
+
+def _remember(url: str, pid: int) -> None:
+    (home() / "server.json").write_text(json.dumps({"url": url, "pid": pid}))
+
+
+def await_recorder(url: str) -> None:
+    """Wait until the count of recorded task runs stands still: rows are written some seconds behind the flow."""
+    deadline, last = time.monotonic() + RECORDER_LIMIT, -1
+    while time.monotonic() < deadline:
+        try:
+            count = post(url, "/task_runs/count", {})
+        except PoolshiftError:
+            return
+        if count == last:
+            return
+        last = int(str(count))
+        time.sleep(0.5)
+
+
+def post(url: str, path: str, body: object, *, tries: int = 6) -> object:
+    """POST JSON to the Prefect API. SQLite answers 503 while it is busy, so 408/429/502/503 are tried again."""
+    data = json.dumps(body).encode()
+    for attempt in range(tries):
+        request = urllib.request.Request(  # noqa: S310 - the user's own URL
+            f"{url}{path}", data=data, method="POST", headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as cause:
+            if cause.code not in (408, 429, 502, 503) or attempt + 1 == tries:
+                text = cause.read()[:300].decode(errors="replace")
+                raise Unreachable(f"Prefect API {url}", f"{cause.code} on POST {path}: {text}") from cause
+        except (urllib.error.URLError, OSError) as cause:
+            if attempt + 1 == tries:
+                raise Unreachable(f"Prefect API {url}", f"no answer to POST {path}: {cause}") from cause
+        time.sleep(0.5 * 2**attempt)
+    raise AssertionError("unreachable: the loop returns or raises")
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

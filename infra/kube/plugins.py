@@ -1,0 +1,181 @@
+"""Read what the readiness rules look at: a pool's nodes, the plugin DaemonSets and their pods, DRA slices, CSI drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from infra.errors import Forbidden, NotFound
+from infra.kube import wire
+from infra.kube.api import Kube
+from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, PluginPod, PluginView
+
+Wire = Mapping[str, Any]
+
+
+def view(kube: Kube, node_selector: Mapping[str, str]) -> PluginView:
+    """The pool's nodes and everything that should make their devices visible, read now.
+
+    Pods are listed per plugin DaemonSet by its own selector, so a cluster of 1,000 nodes costs a handful of lists.
+    """
+    labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
+    nodes = list(kube.list("/api/v1/nodes", {"labelSelector": labels}))
+    sets = [raw for raw in kube.list("/apis/apps/v1/daemonsets") if _known(raw)]
+    pods = [pod for raw in sets for pod in _pods_of(kube, raw)]
+    names = {raw["metadata"]["name"] for raw in nodes}
+    return from_objects(
+        nodes,
+        sets,
+        pods,
+        taken=kube.clock.now(),
+        slices=_optional(kube, "/apis/resource.k8s.io/v1/resourceslices"),
+        csi=[
+            raw for raw in _optional(kube, "/apis/storage.k8s.io/v1/csinodes") or () if raw["metadata"]["name"] in names
+        ],
+    )
+
+
+def from_objects(
+    nodes: Iterable[Wire],
+    daemonsets: Iterable[Wire],
+    pods: Iterable[Wire],
+    *,
+    taken: datetime,
+    slices: Iterable[Wire] | None = None,
+    csi: Iterable[Wire] | None = None,
+) -> PluginView:
+    """The same from plain objects, as a kubectl dump holds them."""
+    return PluginView(
+        taken=taken,
+        nodes=tuple(wire.node(raw) for raw in nodes),
+        daemonsets=tuple(daemonset(raw) for raw in daemonsets),
+        pods=tuple(plugin_pod(raw) for raw in pods),
+        slices=_devices(slices) if slices is not None else None,
+        csi={raw["metadata"]["name"]: _drivers(raw) for raw in csi} if csi is not None else None,
+    )
+
+
+def daemonset(raw: Wire) -> DaemonSet:
+    """Tolerant reader of one DaemonSet."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    template = (spec.get("template") or {}).get("spec") or {}
+    shape = wire.pod({"metadata": {"name": "", "namespace": ""}, "spec": template})
+    return DaemonSet(
+        namespace=meta.get("namespace", "default"),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        images=tuple(c.get("image", "") for part in ("initContainers", "containers") for c in template.get(part) or ()),
+        labels=meta.get("labels") or {},
+        node_selector=shape.node_selector,
+        affinity=shape.affinity,
+        tolerations=shape.tolerations,
+        created=wire.moment(meta.get("creationTimestamp")),
+        desired=int(status.get("desiredNumberScheduled") or 0),
+        ready=int(status.get("numberReady") or 0),
+    )
+
+
+def plugin_pod(raw: Wire) -> PluginPod:
+    """Tolerant reader of one DaemonSet pod. An unscheduled one is placed by the affinity its controller gave it."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    scheduled = conditions.get("PodScheduled") or {}
+    owner = wire.owner(meta)
+    return PluginPod(
+        namespace=meta.get("namespace", "default"),
+        name=meta["name"],
+        node=spec.get("nodeName") or _wanted_node(raw),
+        daemonset_uid=owner.uid if owner else "",
+        phase=status.get("phase", ""),
+        ready=ready.get("status") == "True",
+        not_ready_since=wire.moment(ready.get("lastTransitionTime")) or wire.moment(meta.get("creationTimestamp")),
+        unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        containers=tuple(_containers(spec, status)),
+        labels=meta.get("labels") or {},
+    )
+
+
+def _containers(spec: Wire, status: Wire) -> Iterable[Container]:
+    for part, statuses, init in (
+        ("initContainers", "initContainerStatuses", True),
+        ("containers", "containerStatuses", False),
+    ):
+        found = {c.get("name"): c for c in status.get(statuses) or ()}
+        for declared in spec.get(part) or ():
+            yield _container(declared, found.get(declared.get("name")) or {}, init)
+
+
+def _container(declared: Wire, status: Wire, init: bool) -> Container:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    previous = last.get("terminated") or {}
+    return Container(
+        name=declared.get("name", ""),
+        image=declared.get("image") or status.get("image", ""),
+        init=init,
+        ready=bool(status.get("ready")),
+        restarts=int(status.get("restartCount") or 0),
+        waiting=waiting.get("reason", ""),
+        message=" ".join(m for m in (waiting.get("message"), ended.get("message"), previous.get("message")) if m),
+        terminated=ended.get("reason", ""),
+        exit_code=(ended or previous).get("exitCode"),
+        terminated_at=wire.moment((ended or previous).get("finishedAt")),
+    )
+
+
+def _wanted_node(raw: Wire) -> str:
+    """The node that the DaemonSet controller pinned an unscheduled pod to (matchFields metadata.name)."""
+    for term in wire.pod(raw).affinity:
+        for requirement in term:
+            if requirement.field and requirement.key == "metadata.name" and requirement.values:
+                return requirement.values[0]
+    return ""
+
+
+def _known(raw: Wire) -> bool:
+    name = raw["metadata"]["name"]
+    template = ((raw.get("spec") or {}).get("template") or {}).get("spec") or {}
+    images = " ".join(c.get("image", "") for c in template.get("containers") or ())
+    return any(
+        any(word in name for word in plugin.names) or any(word in images for word in plugin.images)
+        for plugin in KNOWN_PLUGINS
+    )
+
+
+def _pods_of(kube: Kube, raw: Wire) -> list[dict[str, Any]]:
+    labels = ((raw.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    path = f"/api/v1/namespaces/{raw['metadata']['namespace']}/pods"
+    return list(kube.list(path, {"labelSelector": selector or None}))
+
+
+def _optional(kube: Kube, path: str) -> list[dict[str, Any]] | None:
+    """A list that not every cluster serves or lets us read; None says so."""
+    try:
+        return list(kube.list(path))
+    except (NotFound, Forbidden):
+        return None
+
+
+def _devices(slices: Iterable[Wire]) -> dict[str, dict[str, int]]:
+    """ResourceSlices as node -> driver -> devices, of each pool's newest generation only."""
+    newest: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for raw in slices:
+        spec = raw.get("spec") or {}
+        pool = spec.get("pool") or {}
+        key = (spec.get("nodeName", ""), spec.get("driver", ""), pool.get("name", ""))
+        generation, devices = int(pool.get("generation") or 0), len(spec.get("devices") or ())
+        known, count = newest.get(key, (generation, 0))
+        if generation >= known:
+            newest[key] = (generation, (count if generation == known else 0) + devices)
+    found: dict[str, dict[str, int]] = {}
+    for (node, driver, _), (_, count) in newest.items():
+        per_driver = found.setdefault(node, {})
+        per_driver[driver] = per_driver.get(driver, 0) + count
+    return found
+
+
+def _drivers(raw: Wire) -> tuple[str, ...]:
+    return tuple(d.get("name", "") for d in (raw.get("spec") or {}).get("drivers") or ())
