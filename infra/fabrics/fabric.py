@@ -63,13 +63,17 @@ class HostMount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sidecar:
-    """A daemon that must run in the pod beside the ranks (the receive-path manager of TCPX and TCPXO)."""
+    """A daemon that must run in the pod beside the ranks (the receive-path manager of TCPX and TCPXO).
+
+    `devices` are device files that a node agent injects into it, asked for by an annotation of the pod.
+    """
 
     name: str
     image: str
     command: tuple[str, ...]
     mounts: tuple[HostMount, ...] = ()
     capabilities: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
 
@@ -80,8 +84,9 @@ class Fabric:
     `line_rate_gb_s` is per node and direction; `nics` are physical interfaces that carry the fabric and `net_devices`
     what NCCL shows after grouping them (p5: 32 interfaces in 8 groups). `nccl_net` lists the accepted network names,
     `pin` the one to put in NCCL_NET. `rdma` false marks a type where sockets are the design (a negative control).
-    `interfaces` maps pod interface to GKE network for the multi-network annotation. `storage_client_gb_s` maps the
-    client's path to the Lustre server (tcp, efa) to the most that one client can move.
+    `interfaces` maps pod interface to GKE network for the multi-network annotation. `env` is what any pod needs to find
+    the plugin, `pinned_env` the vendor's tuning for the reference run, `env_script` a file on the node that sets it.
+    `storage_client_gb_s` maps the client's path to the Lustre server (tcp, efa) to the most that one client can move.
     """
 
     machine_type: str
@@ -105,6 +110,8 @@ class Fabric:
     curves: tuple[Curve, ...] = ()
     interfaces: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    pinned_env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    env_script: str = ""
     host_mounts: tuple[HostMount, ...] = ()
     sidecar: Sidecar | None = None
     capabilities: tuple[str, ...] = ("IPC_LOCK",)

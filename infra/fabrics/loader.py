@@ -103,5 +103,6 @@ def _sidecar(raw: Mapping[str, Any]) -> Sidecar:
         command=tuple(fields.pop("command")),
         mounts=tuple(HostMount(**m) for m in fields.pop("mounts", ())),
         capabilities=tuple(fields.pop("capabilities", ())),
+        devices=tuple(fields.pop("devices", ())),
         **fields,
     )
