@@ -48,7 +48,8 @@ def settle_environment(url: str) -> None:
         os.environ.setdefault(key, value)
     os.environ["PREFECT_API_URL"] = url
     os.environ.setdefault("PREFECT_HOME", str(home() / "prefect"))
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    # Steps write to the run's log in the UI; the terminal is ours, so Prefect's own lines stay off it.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 
 @contextmanager

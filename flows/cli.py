@@ -1,0 +1,315 @@
+"""The command line. Imports are lazy: `poolshift --help` answers at once, and `judge` never loads Prefect.
+
+Exit codes: 0 done or pass, 1 error, 2 usage or bad spec, 3 gate held (fail), 4 unmeasured, 5 refused by the plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from infra.errors import PoolshiftError
+
+if TYPE_CHECKING:
+    from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Move GPU workloads to a new RDMA-capable node pool, and retire the old one only after measured gates pass.",
+)
+
+SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML of infra/model/spec.py; '-' reads standard input")]
+Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig to use instead of the spec's")]
+Context = Annotated[str | None, typer.Option(help="Context to use instead of the spec's")]
+Namespace = Annotated[str, typer.Option(help="Where poolshift keeps its records")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output")]
+
+Spec = TypeVar("Spec", "MigrationSpec", "RevalidationSpec")
+
+
+def main() -> None:
+    """Entry point: turns our errors into words and exit codes."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    import click
+
+    from flows import console
+
+    as_json = "--json" in arguments
+    try:
+        code = app(args=arguments, prog_name="poolshift", standalone_mode=False)
+        return int(code or 0)
+    except PoolshiftError as error:
+        console.show_error(error, as_json=as_json)
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return int(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        sys.stderr.write("\ninterrupted; run the same command again to continue\n")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left; a traceback would tell nobody anything
+        return 0
+
+
+def _load(path: str, model: type[Spec], kubeconfig: str | None, context: str | None) -> Spec:
+    from flows import specs
+
+    spec = specs.load(path, model)
+    given = {"kubeconfig": kubeconfig, "context": context}
+    changes = {key: value for key, value in given.items() if value is not None}
+    return spec.model_copy(update={"cluster": spec.cluster.model_copy(update=changes)}) if changes else spec
+
+
+def _cluster(kubeconfig: str | None, context: str | None, namespace: str = "poolshift") -> Cluster:
+    from infra.model.spec import Cluster
+
+    return Cluster(kubeconfig=kubeconfig, context=context, namespace=namespace)
+
+
+def _with_prefect(work: Callable[[], Any]) -> Any:
+    from flows.orchestrator import prefect_api
+
+    with prefect_api():
+        return work()
+
+
+@app.command()
+def plan(spec: SpecFile, kubeconfig: Kubeconfig = None, context: Context = None, as_json: AsJson = False) -> int:
+    """Show everything that a migration would do and everything that stands in its way. Writes nothing."""
+    from flows import present
+    from infra.model.spec import MigrationSpec
+    from tasks import planning
+    from tasks.run import Run
+
+    found = planning.survey(Run.open(_load(spec, MigrationSpec, kubeconfig, context)))
+    present.plan(found, as_json=as_json)
+    return found.exit_code
+
+
+@app.command()
+def migrate(
+    spec: SpecFile,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    submit: Annotated[bool, typer.Option(help="Kick the deployment migrate-node-pool and follow it")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Move the work to the new pool and retire the old one. Run it again to continue where it stopped."""
+    from flows import present
+    from infra.model.spec import MigrationSpec
+
+    loaded = _load(spec, MigrationSpec, kubeconfig, context)
+
+    def work() -> Any:
+        if submit:
+            from flows import submit as submitting
+
+            return submitting.follow("migrate-node-pool/migrate-node-pool", loaded)
+        from flows.migrate import migrate as flow
+
+        return flow(loaded)
+
+    result = _with_prefect(work)
+    present.migration(result, as_json=as_json)
+    return int(result.get("exit_code", 0))
+
+
+@app.command()
+def revalidate(spec: SpecFile, kubeconfig: Kubeconfig = None, context: Context = None, as_json: AsJson = False) -> int:
+    """Prove live pools again: devices always, the transport on idle nodes. Says since when a pool fails."""
+    from flows import present
+    from infra.model.spec import RevalidationSpec
+
+    loaded = _load(spec, RevalidationSpec, kubeconfig, context)
+
+    def work() -> Any:
+        from flows.revalidate import revalidate as flow
+
+        return flow(loaded)
+
+    result = _with_prefect(work)
+    present.revalidation(result, as_json=as_json)
+    return int(result["exit_code"])
+
+
+@app.command()
+def rollback(
+    spec: SpecFile,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    remove_target: Annotated[bool, typer.Option(help="Delete the target pool too, if it is ours and empty")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Put back exactly what a migration changed: cordons, taints, bounds, suspended jobs."""
+    from flows import present
+    from infra.model.spec import MigrationSpec
+
+    loaded = _load(spec, MigrationSpec, kubeconfig, context)
+
+    def work() -> Any:
+        from flows.rollback import rollback as flow
+
+        return flow(loaded, remove_target=remove_target)
+
+    result = _with_prefect(work)
+    present.rollback(result, as_json=as_json)
+    return 0
+
+
+@app.command()
+def approve(
+    name: Annotated[str, typer.Argument(help="The run's name")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the record")],
+    by: Annotated[str | None, typer.Option(help="Who; default: the user of this shell")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "poolshift",
+) -> int:
+    """Say yes to a migration that waits for approval."""
+    from flows import approval, console
+
+    console.say(approval.approve(_cluster(kubeconfig, context, namespace), name, by=by, reason=reason))
+    return 0
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="One run; default: all")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "poolshift",
+    as_json: AsJson = False,
+) -> int:
+    """Where each run stands, step by step, and who holds its pools."""
+    from flows import present
+    from tasks import observe
+
+    present.status(observe.runs(_cluster(kubeconfig, context, namespace), name), as_json=as_json)
+    return 0
+
+
+@app.command()
+def report(
+    name: Annotated[str, typer.Argument(help="The run's name")],
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "poolshift",
+    into: Annotated[str | None, typer.Option(help="Folder; default: reports/ of poolshift's home")] = None,
+) -> int:
+    """Write a run's report (HTML, Markdown, JSON) from its record."""
+    from flows import console
+    from tasks import report as reporting
+
+    written = reporting.from_cluster(_cluster(kubeconfig, context, namespace), name, into)
+    console.say(f"report: {written}")
+    return 0
+
+
+@app.command()
+def judge(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Any tool's output; '-' reads standard input")],
+    machine: Annotated[str | None, typer.Option(help="Machine type, for NIC counts and floors")] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes took part")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Read NCCL logs, nccl-tests, perftest, fio, … and say what they prove."""
+    from tasks import judge as judging
+
+    result = judging.judge_file(file, machine_type=machine, nodes=nodes)
+    if as_json:
+        from flows import console
+
+        console.show_json(result.to_json())
+    else:
+        sys.stdout.write("\n".join(result.lines()) + "\n")
+    return int(result.exit_code)
+
+
+@app.command()
+def audit(
+    file: Annotated[str | None, typer.Option("-f", help="Objects as kubectl get -o json prints them, or a log")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
+) -> int:
+    """Are the plugins there on every node? No GPU-minute is used. A dump with -f, else the live cluster."""
+    from flows import present
+    from tasks import audit as auditing
+
+    found = auditing.of_file(file) if file else auditing.of_cluster(_cluster(kubeconfig, context))
+    present.audit(found, as_json=as_json)
+    return int(found.exit_code)
+
+
+@app.command()
+def blockers(
+    file: Annotated[str, typer.Option("-f", help="Objects as kubectl get -o json prints them; '-': standard input")],
+    node: Annotated[str | None, typer.Option(help="Only this node")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """What would stand in the way of a drain, offline."""
+    from flows import present
+    from tasks import blockers as blocking
+
+    found = blocking.of_file(file, node)
+    present.blockers(found, as_json=as_json)
+    return int(found.exit_code)
+
+
+@app.command()
+def sandbox(
+    scenario: Annotated[str, typer.Option(help="Name of a scenario; see --list")] = "healthy",
+    cloud: Annotated[str, typer.Option(help="eks or gke")] = "eks",
+    port: Annotated[int, typer.Option(help="Of the Kubernetes API; 0: any free one")] = 0,
+    kubeconfig: Annotated[str, typer.Option(help="Written when it serves")] = "sandbox.kubeconfig",
+    control_plane: Annotated[str, typer.Option(help="embedded or real")] = "embedded",
+    listing: Annotated[bool, typer.Option("--list", help="Show the scenarios")] = False,
+) -> int:
+    """A cluster, a cloud and a fabric on loopback, in the foreground until a signal."""
+    from flows import console
+    from infra.sandbox import run as running
+    from infra.sandbox import scenario as scenarios
+
+    if listing:
+        console.show_table({"scenario": s.name, "what happens": s.summary} for s in scenarios.every())
+        return 0
+    return running.serve(scenario, cloud=cloud, port=port, kubeconfig=kubeconfig, control_plane=control_plane)
+
+
+@app.command()
+def serve(
+    kubeconfig: Annotated[str | None, typer.Option(help="Default cluster of the scheduled revalidation")] = None,
+    limit: Annotated[int, typer.Option(help="Runs at the same time")] = 3,
+) -> int:
+    """Register the four deployments with Prefect and serve them until a signal."""
+    from flows import serve as serving
+
+    return serving.serve(kubeconfig=kubeconfig, limit=limit)
+
+
+@app.command()
+def demo(
+    cloud: Annotated[str, typer.Option(help="eks or gke")] = "eks",
+    keep: Annotated[bool, typer.Option(help="Leave the Prefect UI running at the end")] = False,
+) -> int:
+    """A migration that is refused because RDMA is dead, and the same one passing. Simulated, on loopback."""
+    from flows import demo as showing
+
+    return showing.demo(cloud=cloud, keep=keep)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What a person sees: progress lines with the time, tables, errors. Colour only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from infra.errors import PoolshiftError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from infra.model.verdict import Finding, Verdict
+
+_STYLES = {"pass": "green", "fail": "red", "unmeasured": "yellow", "block": "red", "warn": "yellow", "info": "dim"}
+
+
+def out() -> Console:
+    """Standard output; wide enough that lines of a log are not folded where no terminal says otherwise."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(highlight=False, width=width, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """One progress line on standard error, which leaves standard output to results."""
+    stamp = datetime.now().astimezone().strftime("%H:%M:%S")
+    sys.stderr.write(f"{stamp}  {text}\n")
+    sys.stderr.flush()
+
+
+def show_json(data: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=False) + "\n")
+
+
+def show_error(error: PoolshiftError, *, as_json: bool = False) -> None:
+    """The error's facts, one per line, for a person; the same as JSON for a program."""
+    facts = {"object": error.object, "observed": error.observed, "expected": error.expected, "next": error.remedy}
+    if as_json:
+        show_json({"error": type(error).__name__, **facts, "exit_code": error.exit_code})
+        return
+    sys.stderr.write(f"\n{type(error).__name__}: {error.object}\n")
+    for key, value in facts.items():
+        if key != "object" and value:
+            sys.stderr.write(f"  {key + ':':10s}{value}\n")
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Findings, worst first."""
+    from rich.markup import escape
+
+    order = {"block": 0, "warn": 1, "info": 2}
+    console = out()
+    for finding in sorted(findings, key=lambda f: order[f.level]):
+        style = _STYLES[finding.level]
+        console.print(f"  [{style}]{finding.level.value:5s}[/] [bold]{finding.code}[/]  {escape(finding.wording())}")
+
+
+def show_verdicts(verdicts: Iterable[Verdict], *, simulated: bool) -> None:
+    """Verdicts as a table: check, outcome, observed, limit, reason."""
+    from rich.table import Table
+
+    table = Table(title="Gate" + (" (simulated)" if simulated else ""), title_justify="left", expand=False)
+    for column in ("check", "verdict", "observed", "limit", "reason"):
+        table.add_column(column, overflow="fold")
+    for verdict in verdicts:
+        outcome = verdict.outcome.value
+        table.add_row(
+            verdict.check,
+            f"[{_STYLES[outcome]}]{outcome}[/]",
+            verdict.observed,
+            verdict.limit,
+            verdict.reason,
+        )
+    out().print(table)
+
+
+def show_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> None:
+    """Plain rows of equal keys as a table."""
+    from rich.table import Table
+
+    listed = list(rows)
+    if not listed:
+        return
+    table = Table(title=title or None, title_justify="left")
+    for column in listed[0]:
+        table.add_column(column, overflow="fold")
+    for row in listed:
+        table.add_row(*(str(value) for value in row.values()))
+    out().print(table)
