@@ -11,8 +11,9 @@ import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 _DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
@@ -219,11 +220,36 @@ class GateSpec(Strict):
 
 
 class MoveMode(StrEnum):
-    """How a training job leaves the source pool."""
+    """How a workload whose pods stop and start together leaves the source pool."""
 
     CHECKPOINT = "checkpoint"
+    RESTART = "restart"
     WAIT = "wait"
     LEAVE = "leave"
+
+
+class Checkpoint(Strict):
+    """How a checkpoint is asked for, and how its time is learnt.
+
+    `annotation`: we write the time into `annotation` of the workload, and the job (or its operator) answers by writing
+    the time of its newest checkpoint into `seen_annotation`. `exec`, `http`: the command's output or the answer's body
+    holds that time as RFC 3339 in its last line; it is asked again until the time is newer than the request.
+    """
+
+    via: Literal["annotation", "exec", "http"] = "annotation"
+    annotation: str = Field(default="poolshift.dev/checkpoint-requested", description="Where the request is written")
+    seen_annotation: str = Field(default="poolshift.dev/checkpointed-at", description="Where the job answers")
+    command: tuple[str, ...] = Field(default=(), description="For exec: run in the first pod")
+    container: str | None = Field(default=None, description="For exec; default: the pod's first container")
+    port: int = Field(default=8080, ge=1, le=65535, description="For http: port of the first pod")
+    path: str = Field(default="/checkpoint", description="For http: POSTed through the API server's pod proxy")
+
+    @model_validator(mode="after")
+    def _command_for_exec(self) -> Self:
+        if self.via == "exec" and not self.command:
+            msg = "via is 'exec': give the command to run"
+            raise ValueError(msg)
+        return self
 
 
 class WorkloadRule(Strict):
@@ -233,12 +259,11 @@ class WorkloadRule(Strict):
     name: str
     kind: str = Field(default="Job", description="Owner kind: Job, JobSet, PyTorchJob, StatefulSet, …")
     mode: MoveMode = Field(
-        default=MoveMode.CHECKPOINT, description="move at next checkpoint, wait for completion, leave"
+        default=MoveMode.CHECKPOINT,
+        description="checkpoint: see a new checkpoint, then suspend; restart: suspend at once; wait: until it has "
+        "completed; leave: its owner moves it",
     )
-    checkpoint_annotation: str | None = Field(
-        default=None,
-        description="Annotation that we set to ask for a checkpoint and the job answers with its time",
-    )
+    checkpoint: Checkpoint = Checkpoint()
     max_wait: Duration = Field(default=timedelta(hours=2), description="For mode wait and for a checkpoint to appear")
 
 
@@ -247,9 +272,31 @@ class Force(Strict):
 
     bare_pods: bool = Field(default=False, description="Evict pods that no controller will replace")
     empty_dir: bool = Field(default=False, description="Evict pods whose emptyDir holds data")
+    do_not_disrupt: bool = Field(default=False, description="Evict pods that ask not to be moved by annotation")
     delete_after: Duration | None = Field(
         default=None, description="Delete (past its budget) a pod whose eviction was refused this long"
     )
+
+
+class Window(Strict):
+    """When waves may start. A wave that has started runs on past the end."""
+
+    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] = Field(
+        default=("mon", "tue", "wed", "thu", "fri", "sat", "sun"), description="Days on which the window opens"
+    )
+    start: str = Field(description="HH:MM on the clock of `timezone`", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    duration: Duration = Field(description="How long it stays open, past midnight too")
+    timezone: str = Field(default="UTC", description="IANA name, e.g. Europe/Berlin")
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError) as cause:
+            msg = f"{value!r} is no time zone; write an IANA name such as Europe/Berlin"
+            raise ValueError(msg) from cause
+        return value
 
 
 class Waves(Strict):
@@ -262,6 +309,7 @@ class Waves(Strict):
     settle: Duration = Field(
         default=timedelta(minutes=2), description="Time for replacements to become Ready after a wave"
     )
+    windows: tuple[Window, ...] = Field(default=(), description="Waves start only within these; none: at any time")
 
 
 class Drain(Strict):
@@ -270,8 +318,11 @@ class Drain(Strict):
     waves: Waves = Waves()
     force: Force = Force()
     workloads: tuple[WorkloadRule, ...] = ()
-    evictions_per_second: float = Field(default=100.0, gt=0, description="Global limit")
+    evictions_per_second: float = Field(
+        default=500.0, gt=0, description="Global limit; halves by itself when the server says 429 for its own sake"
+    )
     pod_deadline: Duration = Field(default=timedelta(minutes=30), description="For one pod to leave, grace included")
+    wave_deadline: Duration = Field(default=timedelta(hours=2), description="For one wave")
     deadline: Duration = Field(default=timedelta(hours=6), description="For the whole drain")
 
 

@@ -1,0 +1,121 @@
+"""Items of a kubectl dump, one at a time, so that a dump of 100,000 pods costs no more than its pods.
+
+kubectl prints a List with fixed indentation, and a JSON string holds no raw line break: so the lines that open and
+close an item are found by searching for bytes. Anything printed otherwise is parsed as a whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from infra.errors import BadSpec
+
+_OPEN, _CLOSE = b"\n        {", b"\n        }"
+_LARGE = 32 << 20  # bytes; below this a whole parse is cheaper than care
+
+
+def items(path: Path) -> Iterator[dict[str, Any]]:
+    """Every object of the file. Raises BadSpec naming the file and what is wrong with it."""
+    try:
+        size = path.stat().st_size
+        if size > _LARGE:
+            yield from _large(path)
+            return
+        data = path.read_bytes()
+    except OSError as cause:
+        raise BadSpec(f"file {path}", f"cannot be read: {cause.strerror or cause}") from cause
+    yield from parse(data, f"file {path}")
+
+
+def _large(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if not data[:4096].lstrip().startswith(b"{") or data.find(b'\n    "items": [', 0, 4096) < 0:
+            yield from parse(bytes(data), f"file {path}")
+            return
+        at = 0
+        while (start := data.find(_OPEN, at)) >= 0:
+            end = data.find(_CLOSE, start)
+            if end < 0:
+                raise BadSpec(
+                    f"file {path}", f"ends within an object that begins at byte {start}", remedy="dump it again"
+                )
+            at = end + len(_CLOSE)
+            yield from _flat(_json(data[start:at], f"file {path}, byte {start}"))
+
+
+def parse(data: bytes, source: str) -> Iterator[dict[str, Any]]:
+    """Every object of a text: a List, one object, several JSON texts in a row, or YAML documents."""
+    text = data.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not text:
+        return
+    if text[:1] in (b"{", b"["):
+        try:
+            yield from _flat(orjson.loads(text))
+        except orjson.JSONDecodeError:
+            yield from _several(text.decode(errors="replace"), source)
+        return
+    yield from _yaml(text, source)
+
+
+def _several(text: str, source: str) -> Iterator[dict[str, Any]]:
+    """JSON texts one after another, as several kubectl calls into one file leave them."""
+    import json
+
+    decoder = json.JSONDecoder()
+    at = 0
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as cause:
+            raise BadSpec(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
+        yield from _flat(value)
+        while at < len(text) and text[at].isspace():
+            at += 1
+
+
+def _yaml(text: bytes, source: str) -> Iterator[dict[str, Any]]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        for document in yaml.load_all(text, Loader=loader):
+            yield from _flat(_plain(document))
+    except yaml.YAMLError as cause:
+        raise BadSpec(source, f"is neither JSON nor YAML: {str(cause)[:200]}") from cause
+
+
+def _plain(value: Any) -> Any:
+    """YAML's own time stamps as the text that JSON has."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _json(data: bytes, source: str) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as cause:
+        raise BadSpec(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
+
+
+def _flat(value: Any) -> Iterator[dict[str, Any]]:
+    """Lists within lists, down to objects; items of a PodList carry no kind, so the list's lends it."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, dict):
+        kind = str(value.get("kind", ""))
+        if isinstance(value.get("items"), list):
+            for item in value["items"]:
+                if isinstance(item, dict) and "kind" not in item and kind.endswith("List") and kind != "List":
+                    item = {"kind": kind.removesuffix("List"), "apiVersion": value.get("apiVersion"), **item}
+                yield from _flat(item)
+        elif kind:
+            yield value

@@ -1,0 +1,132 @@
+"""Kinds whose pods stop and start together, as data.
+
+Each row says where the kind is served, how it is suspended and which pods are its own.
+A kind that a cluster does not have costs nothing: it is only read when an owner reference names it.
+Sources: the CRDs' own API types (kueue v1beta1, jobset v1alpha2, training-operator v1, mpi-operator v2beta1, trainer
+v1alpha1, volcano batch v1alpha1, lws v1, kuberay v1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Means(StrEnum):
+    """How a kind stops all its pods and starts them again."""
+
+    SUSPEND = "suspend"  # spec.suspend, or where `field` says
+    ACTIVE = "active"  # Kueue: spec.active=false evicts the whole workload and does not requeue it
+    COMMAND = "command"  # Volcano: a Command object, AbortJob and ResumeJob
+    SCALE = "scale"  # LeaderWorkerSet: spec.replicas to 0 and back
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GangKind:
+    """One kind. `field` is the path of the suspend switch; `pod_label` carries the owner's name on each pod."""
+
+    kind: str
+    group: str
+    version: str
+    plural: str
+    means: Means = Means.SUSPEND
+    field: tuple[str, ...] = ("spec", "suspend")
+    pod_label: str = ""
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """The collection of all namespaces, of one namespace, or one object."""
+        base = f"/apis/{self.group}/{self.version}"
+        if namespace:
+            base += f"/namespaces/{namespace}"
+        return f"{base}/{self.plural}" + (f"/{name}" if name else "")
+
+    def switch(self, value: object) -> dict[str, Any]:
+        """A merge patch that sets the switch."""
+        patch: Any = value
+        for key in reversed(self.field):
+            patch = {key: patch}
+        return dict(patch)
+
+    def read_switch(self, obj: Mapping[str, Any]) -> Any:
+        """What the switch says now; None where it was never set."""
+        at: Any = obj
+        for key in self.field:
+            at = at.get(key) if isinstance(at, Mapping) else None
+        return at
+
+
+_RUN_POLICY = ("spec", "runPolicy", "suspend")
+_KUBEFLOW = "training.kubeflow.org/job-name"
+
+GANG_KINDS: tuple[GangKind, ...] = (
+    GangKind(kind="Job", group="batch", version="v1", plural="jobs", pod_label="batch.kubernetes.io/job-name"),
+    GangKind(
+        kind="JobSet",
+        group="jobset.x-k8s.io",
+        version="v1alpha2",
+        plural="jobsets",
+        pod_label="jobset.sigs.k8s.io/jobset-name",
+    ),
+    GangKind(
+        kind="TrainJob",
+        group="trainer.kubeflow.org",
+        version="v1alpha1",
+        plural="trainjobs",
+        pod_label="jobset.sigs.k8s.io/jobset-name",
+    ),
+    GangKind(
+        kind="PyTorchJob",
+        group="kubeflow.org",
+        version="v1",
+        plural="pytorchjobs",
+        field=_RUN_POLICY,
+        pod_label=_KUBEFLOW,
+    ),
+    GangKind(
+        kind="MPIJob",
+        group="kubeflow.org",
+        version="v2beta1",
+        plural="mpijobs",
+        field=_RUN_POLICY,
+        pod_label=_KUBEFLOW,
+    ),
+    GangKind(
+        kind="Workload",
+        group="kueue.x-k8s.io",
+        version="v1beta1",
+        plural="workloads",
+        means=Means.ACTIVE,
+        field=("spec", "active"),
+    ),
+    GangKind(
+        kind="Job",
+        group="batch.volcano.sh",
+        version="v1alpha1",
+        plural="jobs",
+        means=Means.COMMAND,
+        field=("status", "state", "phase"),
+        pod_label="volcano.sh/job-name",
+    ),
+    GangKind(
+        kind="LeaderWorkerSet",
+        group="leaderworkerset.x-k8s.io",
+        version="v1",
+        plural="leaderworkersets",
+        means=Means.SCALE,
+        field=("spec", "replicas"),
+        pod_label="leaderworkerset.sigs.k8s.io/name",
+    ),
+    GangKind(kind="RayJob", group="ray.io", version="v1", plural="rayjobs"),
+    GangKind(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters", pod_label="ray.io/cluster"),
+)
+
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"  # label on a job: Kueue owns its suspend switch
+KUEUE_JOB_UID = "kueue.x-k8s.io/job-uid"  # label on a Workload: the job it stands for
+
+
+def gang_kind(api_version: str, kind: str) -> GangKind | None:
+    """The row for an owner reference; the group decides (batch Job and Volcano Job share a name), not the version."""
+    group = api_version.partition("/")[0] if "/" in api_version else ""
+    return next((k for k in GANG_KINDS if k.kind == kind and k.group == group), None)

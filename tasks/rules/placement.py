@@ -1,0 +1,148 @@
+"""Would a pod fit the target pool? Labels, taints, resources, zones of volumes; and room for a gang as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.model.cluster import EMPTY, Node, Taint
+from infra.model.record import UNPROVEN_TAINT
+from infra.model.workload import Pod, Requirement, Snapshot, Volume
+
+# Taints that go away by themselves, or that we take off before work moves.
+_PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", UNPROVEN_TAINT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetShape:
+    """One node of the target pool, and how many there are. Known before the pool exists (from the spec).
+
+    `labels` are those known; with `open_labels` the cloud will add more (hostname, image, …), so a label that is
+    absent here is unknown rather than missing. Amounts as in `Node.allocatable`.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    taints: tuple[Taint, ...] = ()
+    allocatable: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    nodes: int = 0
+    open_labels: bool = True
+
+
+def shape_of(nodes: Sequence[Node]) -> TargetShape | None:
+    """The shape of a pool that exists: labels that all nodes share, the least that every node offers."""
+    if not nodes:
+        return None
+    first = nodes[0]
+    return TargetShape(
+        labels={k: v for k, v in first.labels.items() if all(n.labels.get(k) == v for n in nodes)},
+        taints=tuple(t for t in first.taints if all(t in n.taints for n in nodes) and not t.key.startswith(_PASSING)),
+        allocatable={k: min(n.allocatable.get(k, 0) for n in nodes) for k in first.allocatable},
+        nodes=len(nodes),
+        open_labels=False,
+    )
+
+
+def wrong_label(pod: Pod, shape: TargetShape) -> str:
+    """The part of the pod's nodeSelector or required affinity that the target fails; "" when it fits or may fit."""
+    for key, value in pod.node_selector.items():
+        if not _may_hold(Requirement(key=key, operator="In", values=(value,)), shape):
+            return f"nodeSelector {key}={value}"
+    if pod.affinity and not terms_may_hold(pod.affinity, shape):
+        return "required node affinity " + " or ".join(" and ".join(str(r) for r in term) for term in pod.affinity)
+    return ""
+
+
+def terms_may_hold(terms: Iterable[tuple[Requirement, ...]], shape: TargetShape) -> bool:
+    """One term must hold; an empty term holds for no node, as in Kubernetes."""
+    return any(term and all(_may_hold(r, shape) for r in term) for term in terms)
+
+
+def _may_hold(requirement: Requirement, shape: TargetShape) -> bool:
+    """A pool's name, zone or type known here decides; a label not known here may still come."""
+    if requirement.field:
+        return requirement.operator == "NotIn"  # metadata.name: pinned to nodes that are not of the target
+    if requirement.key == "kubernetes.io/hostname":
+        return requirement.operator in ("NotIn", "Exists")
+    value = shape.labels.get(requirement.key)
+    if value is None and shape.open_labels:
+        return True
+    return requirement.holds(value)
+
+
+def untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
+    """The first taint that keeps the pod away, PreferNoSchedule aside."""
+    for taint in taints:
+        if taint.effect != "PreferNoSchedule" and not any(t.tolerates(taint) for t in pod.tolerations):
+            return taint
+    return None
+
+
+def tolerates_everything(pod: Pod) -> bool:
+    """Would it come back to a fenced and cordoned node?"""
+    return any(not t.key and t.operator == "Exists" and t.effect in ("", "NoSchedule") for t in pod.tolerations)
+
+
+def lacking(pod: Pod, shape: TargetShape) -> tuple[str, int, int] | None:
+    """(resource, asked, offered) of the first one that a whole target node does not offer."""
+    if not shape.allocatable:
+        return None
+    for resource, asked in pod.requests.items():
+        offered = shape.allocatable.get(resource, 0)
+        if asked > offered and (resource in shape.allocatable or "/" in resource):
+            return resource, asked, offered
+    return None
+
+
+def bound_elsewhere(pod: Pod, volumes: Mapping[tuple[str, str], Volume], shape: TargetShape) -> Volume | None:
+    """A volume of the pod that no target node can reach (its zone, or its one node)."""
+    for claim in pod.claims:
+        volume = volumes.get((pod.namespace, claim))
+        if volume is not None and volume.affinity and not terms_may_hold(volume.affinity, shape):
+            return volume
+    return None
+
+
+def free_on(node: Node, pods: Iterable[Pod]) -> dict[str, int]:
+    """What a node still offers: allocatable less the requests of pods that are not finished."""
+    free = dict(node.allocatable)
+    for pod in pods:
+        if not pod.finished:
+            for resource, asked in pod.requests.items():
+                if resource in free:
+                    free[resource] -= asked
+            if "pods" in free:
+                free["pods"] -= 1
+    return free
+
+
+def place(pods: Sequence[Pod], free: Sequence[dict[str, int]]) -> tuple[Pod, ...]:
+    """Pods that find no room when all are placed, largest first, each on the first node that takes it.
+
+    `free` is used up. First-fit decreasing: exact for gangs of equal pods, and at worst says "no room" for a mix
+    that a cleverer packing would fit; it never says "room" wrongly.
+    """
+    homeless = []
+    for pod in sorted(pods, key=lambda p: sorted(p.requests.values(), reverse=True), reverse=True):
+        home = next((f for f in free if _takes(f, pod)), None)
+        if home is None:
+            homeless.append(pod)
+            continue
+        for resource, asked in pod.requests.items():
+            home[resource] = home.get(resource, 0) - asked
+        if "pods" in home:
+            home["pods"] -= 1
+    return tuple(homeless)
+
+
+def _takes(free: Mapping[str, int], pod: Pod) -> bool:
+    if free.get("pods", 1) < 1:
+        return False
+    return all(free.get(resource, 0) >= asked for resource, asked in pod.requests.items() if asked)
+
+
+def without_room(gang: Sequence[Pod], snapshot: Snapshot, targets: Iterable[str]) -> tuple[Pod, ...]:
+    """Members of a gang that the target nodes cannot take as things stand, the whole gang placed at once."""
+    nodes = [n for name in targets if (n := snapshot.node_by_name.get(name)) is not None and n.ready]
+    members = {p.uid for p in gang}
+    free = [free_on(n, (p for p in snapshot.pods_by_node.get(n.name, ()) if p.uid not in members)) for n in nodes]
+    return place(gang, free)
