@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from infra.model.cluster import EMPTY
-from infra.model.verdict import Finding
+from infra.model.survey import Survey
 
 
 class PoolState(StrEnum):
@@ -20,6 +20,7 @@ class PoolState(StrEnum):
     DEGRADED = "degraded"
     FAILED = "failed"
     DELETING = "deleting"
+    DELETE_FAILED = "delete-failed"
 
 
 class IssueClass(StrEnum):
@@ -68,6 +69,7 @@ class Pool:
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     ours: str = ""
     reservation: str = ""
+    bounds: tuple[int, int] | None = None  # min and max nodes of an autoscaler, None when the size is fixed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +96,12 @@ class Pools(Protocol):
         """The pool that the spec part (`EksPool`, `GkeTarget`, …) names, or None."""
         ...
 
-    def preflight(self, source: Any, target: Any) -> list[Finding]:
-        """Every cloud-side check that can be made before anything is created. Reads only."""
+    def survey(self, source: Any, target: Any, run: str) -> Survey:
+        """Read everything that the cloud-side preflight judges, before anything is created. Reads only.
+
+        What cannot be read is listed in `Survey.unread` with its reason; only an unknown cluster, an unreachable
+        cloud or missing credentials raise.
+        """
         ...
 
     def render(self, target: Any, run: str) -> list[Request]:
@@ -107,7 +113,15 @@ class Pools(Protocol):
         ...
 
     def fence_for_run(self, pool: Any, run: str) -> Mapping[str, Any]:
-        """Keep the cloud from working against the run (autoscaler bounds, node repair). Returns the prior state."""
+        """Keep the cloud from working against the run (autoscaler bounds, node repair). Returns the prior state.
+
+        The prior state is also written to the pool's tags before anything changes, so a second call (after a kill,
+        or by another process) returns the first state and not our own.
+        """
+        ...
+
+    def release(self, pool: Any) -> None:
+        """Drop our unproven taint from the pool's own configuration, so that later nodes come without it."""
         ...
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
@@ -115,5 +129,8 @@ class Pools(Protocol):
         ...
 
     def delete(self, pool: Any) -> None:
-        """Ask for deletion; absent is success. Returns at once: follow with `find`."""
+        """Ask for deletion; absent is success. Returns at once: follow with `find`.
+
+        Once the pool is gone, calling again removes what was made beside it (an EC2 launch template).
+        """
         ...

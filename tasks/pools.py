@@ -1,0 +1,185 @@
+"""Make the target pool, follow it until it stands, and take the source pool away at the end.
+
+Both directions are idempotent: what an earlier process began is found and continued. A cloud's `DEGRADED` or
+`CREATE_FAILED` is an answer and is never waited out; silence has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from infra.clock import Clock
+from infra.errors import CloudError, NoCapacity, PoolshiftError, Unmeasured, Unreachable
+from infra.model.pools import IssueClass, Pool, PoolIssue, Pools, PoolState
+from infra.model.spec import MigrationSpec
+from infra.model.survey import Survey
+from infra.model.verdict import Finding
+from tasks.rules import preflight as rules
+
+Say = Callable[[str], None]
+
+POLL = timedelta(seconds=15)
+PROVISION_LIMIT = timedelta(minutes=40)  # as long as AWS' own waiter
+CAPACITY_PATIENCE = timedelta(minutes=10)  # a stockout that lasts this long while the pool is being made is an answer
+RETIRE_LIMIT = timedelta(minutes=90)  # GKE grants pods up to an hour of grace
+SILENCE = timedelta(minutes=5)  # how long an unreachable cloud is asked again
+
+_ORDER = (
+    IssueClass.CONFIG,
+    IssueClass.QUOTA,
+    IssueClass.CAPACITY,
+    IssueClass.JOIN,
+    IssueClass.DRAIN,
+    IssueClass.UNKNOWN,
+    IssueClass.TRANSIENT,
+)
+_REMEDIES = {
+    IssueClass.CAPACITY: "wait, use a reservation or another zone; remove what was made: poolshift rollback SPEC",
+    IssueClass.QUOTA: "ask the cloud for a higher quota; remove what was made: poolshift rollback SPEC",
+    IssueClass.CONFIG: "correct the named setting in the spec; remove what was made: poolshift rollback SPEC",
+    IssueClass.JOIN: "read the nodes' console output (role, security groups, bootstrap); then poolshift rollback SPEC",
+    IssueClass.DRAIN: "see which pods and budgets hold the nodes: kubectl get pods -A -o wide, kubectl get pdb -A",
+    IssueClass.UNKNOWN: "read the cloud's console for this pool; then poolshift rollback SPEC",
+    IssueClass.TRANSIENT: "run the same command again",
+}
+
+
+def look(pools: Pools, spec: MigrationSpec, run: str) -> Survey:
+    """Read what the preflight judges."""
+    return pools.survey(spec.source, spec.target, run)
+
+
+def preflight(pools: Pools, spec: MigrationSpec, run: str, now: datetime) -> list[Finding]:
+    """Read and judge: every cloud-side finding at once."""
+    return rules.judge(look(pools, spec, run), spec, run, now)
+
+
+def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Pool:
+    """Create or adopt the target pool and return it once it is active.
+
+    Raises:
+        NoCapacity: the cloud has no machines (stockout, reservation full, quota); nothing else was touched.
+        CloudError: the cloud failed in a way that waiting does not mend, with its health code.
+        Conflict: the name belongs to somebody else.
+        Unmeasured: no outcome within `PROVISION_LIMIT`.
+
+    """
+    pool = pools.create(target, run)
+    say(f"{pool.kind} pool {pool.name}: {pool.state}, {pool.nodes} nodes of {pool.machine_type}")
+    started = clock.now()
+    starved: datetime | None = None
+    said = (pool.state, pool.issues)
+    while True:
+        if (pool.state, pool.issues) != said:
+            say(progress(pool))
+            said = (pool.state, pool.issues)
+        if pool.state is PoolState.ACTIVE:
+            return pool
+        now = clock.now()
+        short = any(i.issue_class in (IssueClass.CAPACITY, IssueClass.QUOTA) for i in pool.issues)
+        starved = (starved or now) if short else None
+        if pool.state not in (PoolState.CREATING, PoolState.UPDATING):
+            raise failure(pool)
+        if starved and now - starved >= CAPACITY_PATIENCE:
+            raise failure(pool)
+        if now - started >= PROVISION_LIMIT:
+            raise Unmeasured(
+                _what(pool),
+                f"still {pool.state} after {_minutes(now - started)} min: {worded(pool.issues) or 'no issue reported'}",
+                expected="active",
+                remedy="look at it in the cloud's console; poolshift migrate SPEC goes on waiting",
+            )
+        clock.sleep(POLL.total_seconds())
+        found = _ask(pools, target, clock, say)
+        if found is None:
+            raise CloudError(_what(pool), "disappeared while it was being made", remedy="poolshift migrate SPEC")
+        pool = found
+
+
+def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
+    """Delete the pool and return when the cloud no longer has it. The caller has proven it empty.
+
+    Raises:
+        CloudError: the cloud could not delete it (DELETE_FAILED), with its reason.
+        Unmeasured: not gone within `RETIRE_LIMIT`.
+
+    """
+    started = clock.now()
+    asked = False
+    said: PoolState | None = None
+    while True:
+        found = _ask(pools, pool, clock, say)
+        if found is None:
+            pools.delete(pool)  # absent is success, and what was made beside it goes now
+            say(f"pool {pool.name}: gone")
+            return
+        if found.state != said:
+            say(progress(found))
+            said = found.state
+        if found.state is PoolState.DELETE_FAILED and asked:
+            raise CloudError(
+                _what(found),
+                f"could not be deleted: {worded(found.issues) or 'no reason given'}",
+                expected="gone",
+                remedy="remove what depends on it, then run the same command again",
+            )
+        if found.state is not PoolState.DELETING:
+            pools.delete(pool)
+            asked = True
+        if clock.now() - started >= RETIRE_LIMIT:
+            raise Unmeasured(
+                _what(found),
+                f"still {found.state} after {_minutes(clock.now() - started)} min",
+                expected="gone",
+                remedy="run the same command again; it goes on waiting",
+            )
+        clock.sleep(POLL.total_seconds())
+
+
+def failure(pool: Pool) -> PoolshiftError:
+    """The error that a pool's state and issues amount to; the most telling class decides."""
+    issues = sorted(pool.issues, key=lambda issue: _ORDER.index(issue.issue_class))
+    worst = issues[0].issue_class if issues else IssueClass.UNKNOWN
+    kind = NoCapacity if worst in (IssueClass.CAPACITY, IssueClass.QUOTA) else CloudError
+    return kind(
+        _what(pool),
+        f"{pool.state}: {worded(issues) or 'the cloud names no reason'}",
+        expected=f"active with {pool.nodes} nodes",
+        remedy=_REMEDIES[worst],
+    )
+
+
+def worded(issues: Iterable[PoolIssue]) -> str:
+    """Code and message of the first three issues, "and N more"."""
+    listed = list(issues)
+    text = "; ".join(f"{issue.code}: {issue.message}" for issue in listed[:3])
+    return f"{text}; and {len(listed) - 3} more" if len(listed) > 3 else text
+
+
+def progress(pool: Pool) -> str:
+    """One line for a person."""
+    issues = worded(pool.issues)
+    return f"{pool.kind} pool {pool.name}: {pool.state}" + (f" ({issues})" if issues else "")
+
+
+def _ask(pools: Pools, pool: Any, clock: Clock, say: Say) -> Pool | None:
+    """`find`, asked again for a while when the cloud does not answer."""
+    limit = clock.now() + SILENCE
+    while True:
+        try:
+            return pools.find(pool)
+        except Unreachable as error:
+            if clock.now() >= limit:
+                raise
+            say(f"no answer, asking again: {error}")
+            clock.sleep(POLL.total_seconds())
+
+
+def _what(pool: Pool) -> str:
+    return f"{pool.kind} pool {pool.name}"
+
+
+def _minutes(span: timedelta) -> int:
+    return round(span.total_seconds() / 60)
