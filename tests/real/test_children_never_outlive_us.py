@@ -1,0 +1,107 @@
+"""Whatever started the control plane may end in any way: nothing that it started stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.sandbox.real.children import Children
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from infra.sandbox.real.children import Children
+children = Children(Path(sys.argv[1]))
+for name in ("one", "two"):
+    print(children.start(name, ["sleep", "600"]).process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_and_folder_are_gone_when_their_owner_is_killed(tmp_path: Path, signum: int) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert owner.stdout is not None
+    pids = [int(owner.stdout.readline()) for _ in range(2)]
+    assert all(map(is_running, pids))
+    owner.send_signal(signum)
+    owner.wait(timeout=10)
+    owner.stdout.close()
+    deadline = time.monotonic() + 10
+    while (any(map(is_running, pids)) or folder.exists()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_running, pids))
+    assert not folder.exists()
+
+
+def test_stop_ends_all_and_removes_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    children = Children(folder)
+    pids = [children.start(name, ["sleep", "600"]).process.pid for name in ("one", "two")]
+    children.stop()
+    assert not any(map(is_running, pids))
+    assert not folder.exists()
+    children.stop()  # a second time does nothing
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    children = Children(folder, patience=0.2)
+    child = children.start("stubborn", ["/bin/sh", "-c", "trap '' TERM; echo set; while :; do sleep 0.05; done"])
+    while "set" not in child.last_words():
+        time.sleep(0.01)
+    children.stop()
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_ends_by_itself_is_named_with_its_last_words(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    children = Children(folder)
+    try:
+        children.start("steady", ["sleep", "600"])
+        child = children.start("etcd", ["/bin/sh", "-c", "echo bind: address already in use >&2; exit 3"])
+        child.process.wait(timeout=10)
+        fallen = children.fallen()
+        assert fallen is child
+        assert (fallen.ended(), fallen.last_words()) == (3, "bind: address already in use")
+    finally:
+        children.stop()
+
+
+def test_ids_of_children_that_ended_in_order_are_not_killed_again(tmp_path: Path) -> None:
+    """The reaper forgets them at stop: by then an id may belong to somebody else."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    children = Children(folder)
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        children.start("one", ["sleep", "600"])
+        reaper = children._reaper
+        assert reaper is not None
+        assert reaper.stdin is not None
+        reaper.stdin.write(f"{bystander.pid}\n".encode())  # as if an id had been given anew
+        reaper.stdin.flush()
+        children.stop()
+        assert bystander.poll() is None
+    finally:
+        os.kill(bystander.pid, signal.SIGKILL)
+        bystander.wait()
