@@ -6,15 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import PoolshiftError
+from tasks.progress import say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from infra.model.verdict import Finding, Verdict
+
+__all__ = ["out", "say", "show_error", "show_findings", "show_json", "show_table", "show_verdicts"]
 
 _STYLES = {"pass": "green", "fail": "red", "unmeasured": "yellow", "block": "red", "warn": "yellow", "info": "dim"}
 
@@ -25,13 +27,6 @@ def out() -> Console:
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return Console(highlight=False, width=width, soft_wrap=True)
-
-
-def say(text: str) -> None:
-    """One progress line on standard error, which leaves standard output to results."""
-    stamp = datetime.now().astimezone().strftime("%H:%M:%S")
-    sys.stderr.write(f"{stamp}  {text}\n")
-    sys.stderr.flush()
 
 
 def show_json(data: object) -> None:

@@ -1,0 +1,101 @@
+"""The migration. Read this file first: it is the story, one line per step.
+
+Killed at any moment and started again with the same spec, from any machine, it goes on where it was: what is done is
+in the cluster, and every step looks before it acts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow, pause_flow_run
+from prefect.context import get_run_context
+
+from flows.approval import Approval, note_flow_run
+from infra.errors import GateHeld, PoolshiftError, Refused, Unmeasured
+from infra.kube.leases import Held, hold
+from infra.model.record import Step, StepRecord, StepState
+from infra.model.spec import MigrationSpec
+from infra.model.verdict import Outcome
+from tasks import approvals
+from tasks import report as reporting
+from tasks.identity import pool_identity
+from tasks.progress import say
+from tasks.run import Run
+from tasks.steps import TITLES, take
+
+
+@flow(name="migrate-node-pool", flow_run_name="migrate {spec.name}", persist_result=False, validate_parameters=True)
+def migrate(spec: MigrationSpec) -> dict[str, Any]:
+    """Move the work of one node pool to another, and retire the first when the second has proven itself.
+
+    Returns the outcome as plain JSON: run, exit_code, summary, report. A held gate, a refusal and an error end the
+    flow run as failed, with the reason as its message.
+    """
+    run = Run.open(spec, say=say)
+    run.record()
+    with hold(run.kube, [pool_identity(spec.source), pool_identity(spec.target)], spec.name) as leases:
+        try:
+            _story(spec, run, leases)
+        except PoolshiftError as error:
+            path = reporting.write(run, stopped=error)
+            say(f"report: {path}")
+            raise
+    last = run.step(Step.REPORT)
+    return {
+        "run": spec.name,
+        "exit_code": 0,
+        "summary": last.summary if last else "",
+        "report": str(last.data.get("html", "")) if last else "",
+        "simulated": run.simulated,
+    }
+
+
+def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
+    def step(name: Step) -> StepRecord:
+        for lease in leases:
+            lease.check()
+        return take(spec, name, TITLES[name])
+
+    step(Step.PLAN)
+    step(Step.BASELINE)
+    step(Step.PROVISION)
+    step(Step.READINESS)
+    step(Step.VALIDATE)
+    _stop_unless_open(step(Step.GATE), "the old pool is untouched, the new one is fenced off")
+    if spec.approval.required:
+        _ask(spec, run)
+        step(Step.APPROVAL)
+    step(Step.MIGRATE)
+    _stop_unless_open(step(Step.SOAK), "the old pool is empty, fenced and kept")
+    _stop_unless_open(step(Step.RETIRE), "the old pool is kept")
+    step(Step.REPORT)
+
+
+def _stop_unless_open(record: StepRecord, standing: str) -> None:
+    """Only a step that is done lets the next irreversible one begin."""
+    if record.state is StepState.DONE:
+        return
+    kind = GateHeld if record.data.get("outcome") == Outcome.FAIL else Unmeasured
+    raise kind(
+        f"{record.step.value} of the migration",
+        record.summary,
+        expected="every verdict pass",
+        remedy=f"mend what it names and run the same command again ({standing})",
+    )
+
+
+def _ask(spec: MigrationSpec, run: Run) -> None:
+    """Pause in Prefect with the findings shown, until somebody answers there or with `poolshift approve`."""
+    if approvals.granted(run.kube, spec.name):
+        return
+    note_flow_run(run.kube, spec.name, str(get_run_context().flow_run.id))  # type: ignore[union-attr]
+    say(f"waiting for approval: in the Prefect UI, or: poolshift approve {spec.name} --reason WHY")
+    answer = pause_flow_run(
+        wait_for_input=Approval.with_initial_data(description=approvals.question(run.kube, spec.name)),
+        timeout=int(run.clock.real_seconds(spec.approval.timeout.total_seconds())) or 1,
+        poll_interval=2,
+    )
+    if not answer.approve:
+        raise Refused(f"run {spec.name}", f"declined by {answer.by or 'somebody'}: {answer.reason}")
+    approvals.grant(run.kube, spec.name, by=answer.by or "Prefect UI", reason=answer.reason)

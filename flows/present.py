@@ -1,0 +1,87 @@
+"""Results for people and for programs: each command's answer, as text or as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows import console
+
+if TYPE_CHECKING:
+    from tasks.audit import Audit
+    from tasks.blockers import BlockersResult
+    from tasks.planning import Plan
+
+    from tasks.observe import Standing
+
+
+def plan(found: Plan, *, as_json: bool) -> None:
+    """The plan: findings, requests, waves, cost, and what migrate would do with it."""
+    if as_json:
+        console.show_json(found.to_dict())
+        return
+    console.out().print(found.markdown(), markup=False)
+
+
+def migration(result: dict[str, Any], *, as_json: bool) -> None:
+    """How a migration ended."""
+    if as_json:
+        console.show_json(result)
+        return
+    mark = " (simulated)" if result.get("simulated") else ""
+    console.say(f"done{mark}: {result.get('summary', '')}")
+    if result.get("report"):
+        console.say(f"report: {result['report']}")
+
+
+def revalidation(result: dict[str, Any], *, as_json: bool) -> None:
+    """One row per pool, and the findings below."""
+    if as_json:
+        console.show_json(result)
+        return
+    mark = " (simulated)" if any(pool.get("simulated") for pool in result["pools"]) else ""
+    rows = [
+        {"pool": p["pool"], "verdict": p["outcome"], "failing since": p["since"] or "-", "reason": p["summary"]}
+        for p in result["pools"]
+    ]
+    console.show_table(rows, f"Revalidation {result['run']}{mark}")
+
+
+def rollback(result: dict[str, Any], *, as_json: bool) -> None:
+    """What was put back."""
+    if as_json:
+        console.show_json(result)
+        return
+    for line in result["done"]:
+        console.say(line)
+    console.say(result["summary"])
+
+
+def status(found: Sequence[Standing], *, as_json: bool) -> None:
+    """Every run with its steps."""
+    if as_json:
+        console.show_json([standing.to_dict() for standing in found])
+        return
+    if not found:
+        console.say("no run in this cluster")
+    for standing in found:
+        holder = f"; held by {', '.join(standing.holders)}" if standing.holders else ""
+        title = f"{standing.run}: {standing.source} -> {standing.target}, {standing.at}{holder}"
+        console.show_table(standing.steps, title)
+
+
+def audit(found: Audit, *, as_json: bool) -> None:
+    """Verdict and findings of an audit."""
+    if as_json:
+        console.show_json(found.to_json())
+        return
+    console.out().print(found.wording(), markup=False)
+    console.show_findings(found.findings)
+
+
+def blockers(found: BlockersResult, *, as_json: bool) -> None:
+    """What a drain would meet."""
+    if as_json:
+        console.show_json(found.to_json())
+        return
+    console.out().print("\n".join(found.lines()), markup=False)

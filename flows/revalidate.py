@@ -1,0 +1,46 @@
+"""Revalidation: prove live pools again, on a schedule, so that nothing stays broken for 271 days."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from infra.errors import GateHeld, Unmeasured
+from infra.model.spec import RevalidationSpec
+from infra.model.verdict import Outcome, worst
+from tasks import revalidation
+from tasks.progress import say
+
+
+@flow(name="revalidate-pools", flow_run_name="revalidate {spec.name}", persist_result=False)
+def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]:
+    """Devices on every node of every pool, and the transport on idle nodes within the budget.
+
+    With `fail_run` (what a schedule wants) the flow run itself ends as failed when a pool does not pass.
+    """
+    pools = [look(spec, index, f"Look at pool {pool.name}") for index, pool in enumerate(spec.pools)]
+    outcome = worst(Outcome(pool["outcome"]) for pool in pools)
+    code = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[outcome]
+    summary = "; ".join(pool["summary"] for pool in pools)
+    create_table_artifact(
+        key=f"{spec.name}-pools",
+        table=[
+            {"pool": p["pool"], "outcome": p["outcome"], "since": p["since"], "reason": p["summary"]} for p in pools
+        ],
+        description=f"Revalidation {spec.name}",
+    )
+    if fail_run and code:
+        kind = GateHeld if outcome is Outcome.FAIL else Unmeasured
+        raise kind(f"revalidation {spec.name}", summary, remedy="mend what it names; the next run looks again")
+    return {"run": spec.name, "outcome": outcome.value, "exit_code": code, "summary": summary, "pools": pools}
+
+
+@task(cache_policy=NO_CACHE, task_run_name="{title}", persist_result=False)
+def look(spec: RevalidationSpec, index: int, title: str) -> dict[str, Any]:
+    """One pool: its verdicts, and since when it fails."""
+    found = revalidation.look(spec, spec.pools[index], say)
+    create_markdown_artifact(markdown=found["markdown"], key=f"{spec.name}-{index}", description=title)
+    return found

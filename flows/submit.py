@@ -1,0 +1,88 @@
+"""Kick a deployment and follow its run to the end: `poolshift migrate SPEC --submit`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flows import orchestrator
+from infra.errors import GateHeld, NotFound, PoolshiftError, Refused, Unmeasured, Unreachable
+from infra.kube import api, records
+from infra.model.record import StepState
+from infra.model.spec import MigrationSpec
+from tasks.progress import say
+
+_POLL = 1.0
+_FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+_KINDS: dict[str, type[PoolshiftError]] = {"GateHeld": GateHeld, "Unmeasured": Unmeasured, "Refused": Refused}
+
+
+def follow(deployment: str, spec: MigrationSpec) -> dict[str, Any]:
+    """Create a flow run of the deployment and report its steps until it ends.
+
+    Raises:
+        NotFound: no such deployment; says how to register it.
+        GateHeld, Unmeasured, Refused: as the migration itself would.
+        Unreachable: the run crashed, or was cancelled.
+
+    """
+    url = _api()
+    found = _deployment(url, deployment)
+    created = orchestrator.post(
+        url, f"/deployments/{found}/create_flow_run", {"parameters": {"spec": spec.model_dump(mode="json")}}
+    )
+    run_id = str(created["id"])  # type: ignore[index]
+    say(f"flow run {run_id} of {deployment}")
+    kube = api.connect(spec.cluster)
+    shown: dict[str, StepState] = {}
+    while True:
+        state = _state(url, run_id)
+        record = records.read(kube, spec.name)
+        for step, entry in (record.steps if record else {}).items():
+            if shown.get(step) is not entry.state:
+                shown[step] = entry.state
+                say(f"{step.value}: {entry.state.value} {entry.summary}".rstrip())
+        if state["type"] in _FINAL:
+            return _ended(state, spec, run_id, record)
+        time.sleep(_POLL)
+
+
+def _ended(state: dict[str, Any], spec: MigrationSpec, run_id: str, record: records.RunRecord | None) -> dict[str, Any]:
+    if state["type"] == "COMPLETED":
+        last = list(record.steps.values())[-1] if record and record.steps else None
+        return {"run": spec.name, "exit_code": 0, "summary": last.summary if last else "", "flow_run": run_id}
+    message = str(state.get("message") or state.get("name") or state["type"])
+    # Prefect words a failed run as "Flow run encountered an exception: Kind: text".
+    kind = next((k for k in _KINDS if f"{k}:" in message), "")
+    text = message.split(f"{kind}:", 1)[-1].strip() if kind else message
+    raise _KINDS.get(kind, Unreachable)(
+        f"flow run {run_id}", text, remedy=f"poolshift status {spec.name}; the run's log is in the Prefect UI"
+    )
+
+
+def _api() -> str:
+    import os
+
+    return os.environ["PREFECT_API_URL"]
+
+
+def _deployment(url: str, name: str) -> str:
+    flow, _, own = name.partition("/")
+    found = orchestrator.post(
+        url, "/deployments/filter", {"deployments": {"name": {"any_": [own]}}, "flows": {"name": {"any_": [flow]}}}
+    )
+    if not isinstance(found, list) or not found:
+        raise NotFound(
+            f"deployment {name}",
+            f"not registered with {url}",
+            remedy="register and serve it: poolshift serve (or: prefect deploy --all, and a worker)",
+        )
+    return str(found[0]["id"])
+
+
+def _state(url: str, run_id: str) -> dict[str, Any]:
+    found = orchestrator.post(url, "/flow_runs/filter", {"flow_runs": {"id": {"any_": [run_id]}}})
+    if not isinstance(found, list) or not found:
+        raise NotFound(f"flow run {run_id}", "is gone")
+    state = found[0].get("state") or {}
+    return {"type": "SCHEDULED", **state}

@@ -1,0 +1,84 @@
+"""Where the runs of a cluster stand, read from their records and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra.clock import parse_time
+from infra.errors import NotFound
+from infra.kube import api, records
+from infra.kube.api import Kube
+from infra.model.record import RUN, Step, StepState
+from infra.model.spec import Cluster
+from tasks.rules.wording import span
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One run: its steps as rows, the step it is at, and who holds its pools."""
+
+    run: str
+    kind: str
+    created: str
+    at: str
+    holders: tuple[str, ...]
+    steps: tuple[Mapping[str, str], ...]
+    source: str = ""
+    target: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "run": self.run,
+            "kind": self.kind,
+            "created": self.created,
+            "source": self.source,
+            "target": self.target,
+            "at": self.at,
+            "held_by": list(self.holders),
+            "steps": [dict(step) for step in self.steps],
+        }
+
+
+def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
+    """Every run of the namespace, or one. Raises NotFound for an unknown name."""
+    kube = api.connect(cluster)
+    found = [standing(record, _holders(kube, record.name)) for record in records.list_runs(kube)]
+    if name is None:
+        return found
+    chosen = [s for s in found if s.run == name]
+    if not chosen:
+        known = ", ".join(s.run for s in found) or "none"
+        raise NotFound(f"run {name}", "no record in this cluster", expected=f"one of: {known}")
+    return chosen
+
+
+def standing(record: records.RunRecord, holders: tuple[str, ...]) -> Standing:
+    """The rows of one record, in the order of the steps."""
+    rows = []
+    at = "not started"
+    for step in Step:
+        entry = record.steps.get(step)
+        if entry is None:
+            continue
+        took = span(parse_time(entry.finished) - parse_time(entry.started)) if entry.finished else ""
+        rows.append({"step": step.value, "state": entry.state.value, "took": took, "summary": entry.summary})
+        at = f"{step.value}: {entry.state.value}" if entry.state is not StepState.DONE else f"after {step.value}"
+    return Standing(
+        run=record.name,
+        kind=record.kind,
+        created=record.created,
+        at=at,
+        holders=holders,
+        steps=tuple(rows),
+        source=str((record.spec.get("source") or {}).get("name", "")),
+        target=str((record.spec.get("target") or {}).get("name", "")),
+    )
+
+
+def _holders(kube: Kube, run: str) -> tuple[str, ...]:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{kube.namespace}/leases"
+    leases = kube.list(path, {"labelSelector": f"{RUN}={run}"})
+    return tuple(sorted(str((lease.get("spec") or {}).get("holderIdentity", "")) for lease in leases))

@@ -1,0 +1,79 @@
+"""The steps as Prefect tasks: one per step, named for a person, never served from a cache.
+
+A task takes the spec and the step's name, so it can run in any process; what it did is in the cluster before it
+returns. Task runs and artifacts are for people to look at: no step ever reads them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from infra.model.record import Step, StepRecord
+from infra.model.spec import MigrationSpec
+from tasks import migration
+from tasks.progress import say
+from tasks.run import Run, perform
+
+TITLES: Mapping[Step, str] = {
+    Step.PLAN: "Plan: what stands in the way",
+    Step.BASELINE: "Baseline: measure the old pool",
+    Step.PROVISION: "Provision the new pool",
+    Step.READINESS: "Readiness: devices on every node",
+    Step.VALIDATE: "Validate: transport, bandwidth, step time",
+    Step.GATE: "Gate: is the new pool proven",
+    Step.APPROVAL: "Approval",
+    Step.MIGRATE: "Migrate the work",
+    Step.SOAK: "Soak",
+    Step.RETIRE: "Retire the old pool",
+    Step.REPORT: "Report",
+}
+
+
+@task(cache_policy=NO_CACHE, task_run_name="{title}", persist_result=False)
+def take(spec: MigrationSpec, step: Step, title: str) -> StepRecord:
+    """Do one step of a migration, or find it done; returns its record."""
+    logger = get_run_logger()
+
+    def tell(text: str) -> None:
+        logger.info(text)
+        say(text)
+
+    record = perform(Run.open(spec, say=tell), step, WORK[step])
+    publish(spec.name, record)
+    return record
+
+
+WORK: Mapping[Step, Callable[[Run], Any]] = {
+    Step.PLAN: migration.plan,
+    Step.BASELINE: migration.baseline,
+    Step.PROVISION: migration.provision,
+    Step.READINESS: migration.readiness,
+    Step.VALIDATE: migration.validate,
+    Step.GATE: migration.gate,
+    Step.APPROVAL: migration.approval,
+    Step.MIGRATE: migration.migrate,
+    Step.SOAK: migration.soak,
+    Step.RETIRE: migration.retire,
+    Step.REPORT: migration.report,
+}
+
+
+def publish(run: str, record: StepRecord) -> None:
+    """Show a step's result as an artifact of the run. Best effort: the record in the cluster is what counts."""
+    from tasks.rules.artifact import describe
+
+    shown = describe(run, record)
+    key = f"{run}-{record.step.value}"
+    try:
+        if shown.rows:
+            create_table_artifact(table=[dict(row) for row in shown.rows], key=f"{key}-table", description=shown.title)
+        if shown.markdown:
+            create_markdown_artifact(markdown=shown.markdown, key=key, description=shown.title)
+    except Exception as error:  # noqa: BLE001 - whatever Prefect's API answers, the migration goes on
+        get_run_logger().warning("artifact %s was not stored: %s", key, error)
