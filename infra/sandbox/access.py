@@ -25,7 +25,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 
-class Answer(Exception):  # noqa: N818 - it is the server's answer, not a fault of ours
+class Answer(Exception):
     """The API answered with an error. `status` is the HTTP code, `message` the Status message."""
 
     def __init__(self, method: str, path: str, status: int, message: str) -> None:
@@ -83,9 +83,9 @@ class Api:
         import urllib3
 
         self.access = access
-        context = access.ssl_context()
-        extra = {"ssl_context": context} if context else {}
-        self._pool: urllib3.PoolManager = urllib3.PoolManager(maxsize=8, retries=False, **extra)
+        self._pool: urllib3.PoolManager = urllib3.PoolManager(
+            maxsize=8, retries=False, ssl_context=access.ssl_context()
+        )
 
     def request(
         self,

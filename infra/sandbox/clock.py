@@ -44,5 +44,5 @@ class SandboxClock:
             self._clock = ScaledClock(old.origin + timedelta(days=days), old.started, old.rate)
 
     def scaled(self) -> ScaledClock:
-        """This clock as a value that another process can rebuild. Stale after a jump."""
+        """The clock as a value that another process can rebuild. Stale after a jump."""
         return self._clock
