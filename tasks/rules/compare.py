@@ -1,0 +1,171 @@
+"""A against B: is a training step on the target as much faster as the spec demands?
+
+Warm-up is dropped before. Judged is the ratio of medians with a bootstrap interval; mean, 95th percentile and stalls
+are shown beside it, because a median hides a run that stands still every tenth step. All times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from infra.model.measurement import Steps
+from infra.model.verdict import Finding, Level, Outcome, Verdict
+
+CHECK = "step-time"
+MIN_STEPS = 10
+STALL = 2.0  # a step that takes this many medians stood still
+RESAMPLES = 2000
+BLOCK = 3  # neighbouring steps are alike (heat, other traffic): resampled in runs, so the interval is honest
+SEED = 20240  # the same readings give the same interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """One side's steps."""
+
+    steps: int
+    median: float
+    mean: float
+    p95: float
+    stalls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ratio:
+    """Target over source: the ratio of medians with its two-sided interval, and the ratio of means."""
+
+    medians: float
+    low: float
+    high: float
+    means: float
+    confidence: float
+
+
+def summarise(seconds: Sequence[float]) -> Summary:
+    """Of at least one step."""
+    middle = median(seconds)
+    return Summary(
+        steps=len(seconds),
+        median=middle,
+        mean=fmean(seconds),
+        p95=quantile(seconds, 0.95),
+        stalls=sum(1 for s in seconds if s > STALL * middle),
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest rank: a value that was really measured."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def ratio(source: Sequence[float], target: Sequence[float], confidence: float) -> Ratio:
+    """The ratio of medians with its percentile interval from a circular block bootstrap. Deterministic."""
+    rng = random.Random(SEED)  # noqa: S311 - resampling, no secret
+    ratios = sorted(median(_resample(target, rng)) / median(_resample(source, rng)) for _ in range(RESAMPLES))
+    tail = (1 - confidence) / 2
+    return Ratio(
+        medians=median(target) / median(source),
+        low=ratios[math.floor(tail * (RESAMPLES - 1))],
+        high=ratios[math.ceil((1 - tail) * (RESAMPLES - 1))],
+        means=fmean(target) / fmean(source),
+        confidence=confidence,
+    )
+
+
+def judge(source: Steps | None, target: Steps | None, *, limit: float, confidence: float) -> Verdict:
+    """Pass only when the whole interval lies at or under the limit.
+
+    Fail when it lies above it. When it straddles the limit, or the means contradict the medians, more steps are
+    needed: unmeasured.
+    """
+    statistic = f"ratio of median steps, target over source, {confidence:.0%} bootstrap interval"
+    bound = f"at most {limit:g}"
+    reason = _unusable("source", source) or _unusable("target", target)
+    if not reason and source is not None and target is not None:
+        reason = _unlike(source, target)
+    if reason or source is None or target is None:
+        return Verdict(check=CHECK, outcome=Outcome.UNMEASURED, limit=bound, statistic=statistic, reason=reason)
+    found = ratio(source.seconds, target.seconds, confidence)
+    left, right = summarise(source.seconds), summarise(target.seconds)
+    outcome, why = _decide(found, limit)
+    return Verdict(
+        check=CHECK,
+        outcome=outcome,
+        observed=f"{found.medians:.3f} [{found.low:.3f}, {found.high:.3f}]: median {left.median:.2f} s -> "
+        f"{right.median:.2f} s, mean {left.mean:.2f} -> {right.mean:.2f}, p95 {left.p95:.2f} -> {right.p95:.2f}, "
+        f"stalls {left.stalls} -> {right.stalls}",
+        limit=bound,
+        statistic=statistic,
+        reason=why,
+        findings=_stall_findings(left, right),
+    )
+
+
+def _decide(found: Ratio, limit: float) -> tuple[Outcome, str]:
+    if found.low > limit:
+        return Outcome.FAIL, f"the whole interval [{found.low:.3f}, {found.high:.3f}] is above {limit:g}"
+    if found.high > limit:
+        return Outcome.UNMEASURED, (
+            f"the interval [{found.low:.3f}, {found.high:.3f}] holds the limit {limit:g}: raise validation.train_steps"
+        )
+    if found.means > limit:
+        return Outcome.UNMEASURED, (
+            f"the medians pass and the means ({found.means:.3f}) do not: steps stand still now and then; "
+            f"see p95 and stalls"
+        )
+    return Outcome.PASS, f"the whole interval [{found.low:.3f}, {found.high:.3f}] is at or below {limit:g}"
+
+
+def _unusable(side: str, steps: Steps | None) -> str:
+    if steps is None:
+        return f"no training steps of the {side} pool"
+    if not steps.complete:
+        return f"the {side}'s run has no end, or lost lines: it was cut"
+    if steps.announced is not None and steps.announced != len(steps.seconds):
+        return f"the {side}'s run announced {steps.announced} steps and shows {len(steps.seconds)}"
+    if len(steps.seconds) < MIN_STEPS:
+        return f"the {side}'s run has {len(steps.seconds)} steps after warm-up, expected at least {MIN_STEPS}"
+    if not steps.ranks or not steps.workload:
+        return f"the {side}'s run does not say what it ran on how many ranks"
+    return ""
+
+
+def _unlike(source: Steps, target: Steps) -> str:
+    """Like with like: another model, batch or world size would make the ratio mean nothing."""
+    if source.ranks != target.ranks:
+        return f"not comparable: {source.ranks} ranks on the source, {target.ranks} on the target"
+    if source.hosts != target.hosts:
+        return f"not comparable: {source.hosts} nodes on the source, {target.hosts} on the target"
+    left, right = source.workload or {}, target.workload or {}
+    differ = sorted(k for k in {*left, *right} if left.get(k) != right.get(k))
+    return f"not comparable: the two runs differ in {', '.join(differ)}" if differ else ""
+
+
+def _stall_findings(source: Summary, target: Summary) -> tuple[Finding, ...]:
+    if target.stalls <= source.stalls:
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            code="steps-stall",
+            object="training steps of the target pool",
+            observed=f"{target.stalls} of {target.steps} steps took over {STALL:g} medians, p95 {target.p95:.2f} s",
+            expected=f"no more than on the source ({source.stalls})",
+            remedy="look for a flapping link, page cache pressure or throttled GPUs at these steps",
+        ),
+    )
+
+
+def _resample(values: Sequence[float], rng: random.Random) -> list[float]:
+    """As many values as there are, drawn in runs of neighbours; the last neighbour of the last is the first."""
+    count = len(values)
+    drawn: list[float] = []
+    while len(drawn) < count:
+        begin = rng.randrange(count)
+        drawn.extend(values[(begin + k) % count] for k in range(BLOCK))
+    return drawn[:count]
