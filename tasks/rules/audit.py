@@ -1,0 +1,212 @@
+"""The audit of a dump: which components are broken, in Kubernetes' own words, why, and since when.
+
+A dump knows no pool and often holds only a few objects, so this judges what is there and claims nothing about the
+rest: a component of which nothing is shown is not healthy, it is not judged. The live audit has a pool to compare
+with and uses `tasks.rules.readiness` as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from infra.model.cluster import EMPTY, Node
+from infra.model.plugins import Container, DaemonSet, PluginPod
+from infra.model.verdict import Outcome
+from tasks.rules.readiness import refusal
+
+BROKEN_WAITS = frozenset(
+    {
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "CrashLoopBackOff",
+        "RunContainerError",
+        "CreateContainerError",
+        "CreateContainerConfigError",
+        "ContainerCannotRun",
+    }
+)
+# Words of container runtimes and registries, most telling first.
+CAUSES: Sequence[tuple[str, str]] = (
+    (r"exec format error|no match for platform|does not match the specified platform", "wrong-architecture"),
+    (r"toomanyrequests|rate limit", "registry-rate-limit"),
+    (r"unauthorized|authentication required|no basic auth|access denied|403 forbidden|pull access denied|denied:",
+     "image-unauthorized"),
+    (r"manifest unknown|not found|does not exist|repository name not known|name unknown", "image-not-found"),
+    (r"no such host|i/o timeout|connection refused|dial tcp|tls handshake|context deadline|server misbehaving",
+     "registry-unreachable"),
+    (r"oomkilled|out of memory", "out-of-memory"),
+    (r"libnvidia-ml\.so|nvml.*(not|fail|could)|could not load nvml", "nvml-library-not-found"),
+    (r"failed to initialize nvml: driver/library version mismatch", "driver-version-mismatch"),
+    (r"no devices found|no (efa|rdma|gpu)s? (device|found)|found 0 ", "no-devices"),
+    (r"nri|containerd.*(?:socket|config)|cdi", "container-runtime"),
+    (r"permission denied|operation not permitted", "permission-denied"),
+    (r"volume|mount", "volume-mount"),
+)  # fmt: skip
+# Resources whose number is a configured maximum and not a count of hardware (k8s-rdma-shared-dev-plugin's rdmaHcaMax).
+NOT_A_COUNT = ("rdma/",)
+DEVICE_RESOURCE = re.compile(
+    r"^(nvidia\.com/|amd\.com/gpu|vpc\.amazonaws\.com/efa|rdma/|mellanox\.com/|networking\.gke\.io\.networks/)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Component:
+    """One DaemonSet, or one group of pods with a common owner, or the devices of one node."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    cause: str = ""
+    message: str = ""
+    image: str = ""
+    since: datetime | None = None
+    restarts: int | None = None
+    pods_ready: int | None = None
+    pods_total: int | None = None
+    resource: str = ""
+    allocatable: int | None = None
+    expected: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+
+def components(
+    nodes: Sequence[Node],
+    daemonsets: Sequence[DaemonSet],
+    pods: Sequence[PluginPod],
+    events: Iterable[Mapping[str, Any]] = (),
+) -> list[Component]:
+    """Everything that can be judged, worst first."""
+    seen = list(events)
+    found = [_daemonset(d, [p for p in pods if _belongs(p, d)], nodes, seen) for d in daemonsets]
+    loose: dict[str, list[PluginPod]] = {}
+    for pod in pods:
+        if not any(_belongs(pod, d) for d in daemonsets):
+            loose.setdefault(stem(pod.name), []).append(pod)
+    found += [_pods(name, group, seen) for name, group in sorted(loose.items())]
+    found += [device for node in nodes for device in _devices(node)]
+    order = {Outcome.FAIL: 0, Outcome.UNMEASURED: 1, Outcome.PASS: 2}
+    return sorted(found, key=lambda c: order[c.outcome])
+
+
+def stem(pod: str) -> str:
+    """A pod's name without the suffixes that controllers add: "aws-efa-k8s-device-plugin-x7k2p" -> the DaemonSet's."""
+    return re.sub(r"(-[a-f0-9]{8,10})?-[a-z0-9]{5}$", "", pod)
+
+
+def cause_of(*texts: str) -> str:
+    """The stable cause behind a message, or ""."""
+    joined = " ".join(texts).lower()
+    return next((cause for pattern, cause in CAUSES if re.search(pattern, joined)), "")
+
+
+def _belongs(pod: PluginPod, daemonset: DaemonSet) -> bool:
+    if pod.daemonset_uid and daemonset.uid:
+        return pod.daemonset_uid == daemonset.uid
+    return pod.namespace == daemonset.namespace and stem(pod.name) == daemonset.name
+
+
+def _daemonset(
+    daemonset: DaemonSet, pods: Sequence[PluginPod], nodes: Sequence[Node], events: Sequence[Mapping[str, Any]]
+) -> Component:
+    if pods:
+        found = _pods(daemonset.name, pods, events)
+        if found.outcome is not Outcome.PASS:
+            return found
+    excluded = [(n.name, refusal(daemonset, n)) for n in nodes]
+    reasons = [f"{name}: {why}" for name, why in excluded if why is not None]
+    if nodes and len(reasons) == len(nodes):
+        return Component(
+            name=daemonset.name,
+            outcome=Outcome.FAIL,
+            reason="FailedScheduling",
+            cause="taint-not-tolerated" if "not tolerated" in reasons[0] else "node-not-selected",
+            message=reasons[0],
+            since=daemonset.created,
+            pods_ready=daemonset.ready,
+            pods_total=daemonset.desired,
+        )
+    outcome = Outcome.PASS if daemonset.desired and daemonset.ready >= daemonset.desired else Outcome.FAIL
+    if daemonset.desired == 0:
+        outcome = Outcome.UNMEASURED
+    return Component(
+        name=daemonset.name,
+        outcome=outcome,
+        reason="" if outcome is Outcome.PASS else "NoNodeSelected" if not daemonset.desired else "PodsNotReady",
+        image=daemonset.images[0] if daemonset.images else "",
+        pods_ready=daemonset.ready,
+        pods_total=daemonset.desired,
+    )
+
+
+def _pods(name: str, pods: Sequence[PluginPod], events: Sequence[Mapping[str, Any]]) -> Component:
+    broken = [p for p in pods if not p.ready and p.phase != "Succeeded"]
+    common: dict[str, Any] = {
+        "name": name,
+        "pods_ready": sum(p.ready for p in pods),
+        "pods_total": len(pods),
+        "restarts": max((c.restarts for p in pods for c in p.containers), default=0),
+    }
+    if not broken:
+        return Component(outcome=Outcome.PASS, image=_image(pods[0]), **common)
+    pod = min(broken, key=lambda p: (p.not_ready_since is None, p.not_ready_since))
+    culprit = _culprit(pod)
+    said = [str(e.get("message", "")) for e in events if (e.get("involvedObject") or {}).get("name") == pod.name]
+    reason = culprit.waiting or culprit.terminated if culprit else ""
+    return Component(
+        outcome=Outcome.FAIL,
+        reason=reason or ("Unschedulable" if pod.unscheduled else pod.phase or "NotReady"),
+        cause=cause_of(culprit.message if culprit else "", culprit.terminated if culprit else "", *said)
+        or _cause_of_reason(culprit, pod),
+        message=(culprit.message if culprit else "") or pod.unscheduled or (said[-1] if said else ""),
+        image=culprit.image if culprit else _image(pod),
+        since=pod.not_ready_since,
+        facts={"pod": f"{pod.namespace}/{pod.name}", "node": pod.node},
+        **common,
+    )
+
+
+def _culprit(pod: PluginPod) -> Container | None:
+    """The container that keeps the pod from being Ready: init containers first, broken waits before plain ones."""
+    waiting = [c for c in pod.containers if c.waiting in BROKEN_WAITS]
+    ended = [c for c in pod.containers if c.terminated and not (c.init and c.terminated == "Completed")]
+    others = [c for c in pod.containers if not c.ready and c.waiting]
+    return next(iter(waiting or ended or others), None)
+
+
+def _cause_of_reason(culprit: Container | None, pod: PluginPod) -> str:
+    if culprit is None:
+        return "unschedulable" if pod.unscheduled else ""
+    if culprit.waiting in ("ImagePullBackOff", "ErrImagePull"):
+        return "image-pull"
+    if culprit.waiting == "CrashLoopBackOff":
+        return "crash-loop"
+    if culprit.terminated == "Completed" and not culprit.init:
+        return "container-exited"
+    return ""
+
+
+def _image(pod: PluginPod) -> str:
+    return pod.containers[0].image if pod.containers else ""
+
+
+def _devices(node: Node) -> Iterable[Component]:
+    """Each device resource of a node. A positive number is presence; for shared RDMA it says nothing about hardware."""
+    for resource in sorted(r for r in {*node.capacity, *node.allocatable} if DEVICE_RESOURCE.match(r)):
+        have, whole = node.allocatable.get(resource, 0), node.capacity.get(resource, 0)
+        lost = have < whole
+        yield Component(
+            name=f"node {node.name}",
+            outcome=Outcome.PASS if have and not lost else Outcome.FAIL,
+            reason="" if have and not lost else "DevicesUnhealthy" if lost else "NoDevices",
+            cause="" if have and not lost else "devices-unhealthy" if lost else "no-devices",
+            resource=resource,
+            allocatable=have,
+            expected=whole if lost else None,
+            facts={"hca_count_known": False} if resource.startswith(NOT_A_COUNT) else {},
+        )
