@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 
@@ -97,20 +96,26 @@ def sweep_of(start: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, com
 
 
 def steps_of(start: Mapping[str, Any], numbers: Sequence[int], seconds: Sequence[float], *, complete: bool) -> Steps:
-    """From the lines of the training payload: the first `warmup` steps that its start line announces are dropped.
+    """From the lines of the training payload, whose steps are counted from 0, warm-up included.
 
-    Numbers that do not follow one another mean lost lines, hence an incomplete run.
+    The steps that the start line announces must all be there, each once and in order; else lines were lost and the
+    run is incomplete.
     """
-    warmup = whole(start.get("warmup")) or 0
-    gapless = len(numbers) == len(seconds) and all(b == a + 1 for a, b in pairwise(numbers))
+    warmup, announced = whole(start.get("warmup")), whole(start.get("steps"))
+    measured = [(n, s) for n, s in zip(numbers, seconds, strict=True) if n >= (warmup or 0)]
+    whole_run = (
+        warmup is not None
+        and announced is not None
+        and [n for n, _ in measured] == list(range(warmup, warmup + announced))
+    )
     return Steps.from_dict(
         {
-            "seconds": list(seconds)[warmup:],
+            "seconds": [s for _, s in measured],
             "warmup": warmup,
-            "announced": start.get("steps"),
+            "announced": announced,
             "ranks": start.get("ranks"),
             "hosts": start.get("hosts"),
-            "complete": complete and gapless,
+            "complete": complete and whole_run,
             "workload": {key: start[key] for key in ("preset", "parameters", "shape", "batch") if key in start},
         }
     )

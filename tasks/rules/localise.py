@@ -223,10 +223,7 @@ def _among_suspects(state: State) -> tuple[Group, ...]:
     for index, name in enumerate(names):
         for other in names[index + 1 :]:
             group = frozenset((name, other))
-            known = (
-                group in state.results or group in state.silent or any(group <= set(s.nodes) for s in state.suspects)
-            )
-            if not known and not used & group:
+            if group not in state.results and group not in state.silent and not used & group:
                 groups.append(group)
                 used |= group
     return tuple(groups)
