@@ -1,0 +1,56 @@
+"""What a validation costs, in GPU-minutes, before and while it runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra.probes.catalogue import Probe
+
+STARTUP_SECONDS = 30.0  # GPUs are held from scheduling on; an image that is not on the node yet adds its pull
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """One probe's estimate. Minutes of GPU held, on a healthy pool."""
+
+    probe: str
+    gpu_minutes: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A validation's estimate, probe by probe."""
+
+    items: tuple[Cost, ...]
+
+    @property
+    def gpu_minutes(self) -> float:
+        """All probes together."""
+        return sum(item.gpu_minutes for item in self.items)
+
+    def wording(self) -> str:
+        """One line for a plan."""
+        parts = ", ".join(f"{item.probe} {item.gpu_minutes:.0f}" for item in self.items)
+        return f"about {self.gpu_minutes:.0f} GPU-minutes ({parts})"
+
+
+def estimate(probes: Sequence[Probe], nodes: int, gpus: int) -> Estimate:
+    """Of these probes on `nodes` nodes with `gpus` GPUs each."""
+    return Estimate(items=tuple(Cost(probe=p.name, gpu_minutes=of(p, nodes, gpus)) for p in probes))
+
+
+def of(probe: Probe, nodes: int, gpus: int) -> float:
+    """One probe, GPU-minutes; 0 for a probe that holds no GPU."""
+    return nodes * gpus * (probe.seconds + STARTUP_SECONDS) / 60 if probe.gpu else 0.0
+
+
+def over_budget(probe: Probe, nodes: int, gpus: int, *, spent: float, budget: float) -> str:
+    """Why the probe may not start, or "". It is the estimate that counts: a probe is not cut in the middle."""
+    need = of(probe, nodes, gpus)
+    if spent + need <= budget:
+        return ""
+    return (
+        f"{probe.name} needs about {need:.0f} GPU-minutes, {max(0.0, budget - spent):.0f} of {budget:.0f} are left "
+        f"(validation.budget_gpu_minutes)"
+    )
