@@ -1,0 +1,6 @@
+"""The ledger: evidence, verdicts and who decided what. Append-only, chained by hash, verifiable."""
+
+from infra.ledger.chain import Entry, Kept
+from infra.ledger.store import Ledger
+
+__all__ = ["Entry", "Kept", "Ledger"]
