@@ -1,0 +1,63 @@
+"""Finds out what an output is, and reads it, in one pass over a stream of any size."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from infra.model.reading import Kind, NcclLog, NcclTests, PayloadEvents, Reading, ToolReading
+from infra.probes.readers.lines import blocks
+from infra.probes.readers.nccl_log import NcclLogReader
+from infra.probes.readers.nccl_tests import NcclTestsReader
+from infra.probes.readers.payload import PayloadReader
+from infra.probes.readers.tools import read_tool
+
+SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing is kept
+
+
+def read(stream: BinaryIO) -> Reading:
+    """Read whatever it is. An output that nobody knows gives kind `unknown`, never an exception."""
+    log, tests, payload = NcclLogReader(), NcclTestsReader(), PayloadReader()
+    kept: list[bytes] | None = []
+    size = 0
+    for block in blocks(stream):
+        size += len(block.data)
+        log.feed(block.data, torn=block.torn)
+        tests.feed(block.data)
+        payload.feed(block.data)
+        if kept is not None:
+            kept.append(block.data)
+            if size > SMALL:
+                kept = None
+    nccl = log.reading() if log.found else None
+    kind = _kind(nccl, tests.reading(), payload.reading())
+    tool: ToolReading | None = None
+    if kept is not None and kind in {Kind.UNKNOWN, Kind.NCCL_LOG}:
+        text = b"".join(kept).decode("utf-8", "replace")
+        tool = read_tool(text, nccl_lines=log.prefixed)
+        if tool is not None:
+            nccl, kind = None, tool.kind
+    json_tests = tool.tests if tool is not None else None
+    return Reading(
+        kind=kind,
+        nccl=nccl,
+        tests=json_tests or tests.reading(),
+        payload=payload.reading(),
+        tool=None if json_tests else tool,
+        bytes=size,
+    )
+
+
+def _kind(nccl: NcclLog | None, tests: NcclTests | None, payload: PayloadEvents | None) -> Kind:
+    if payload is not None:
+        names = set(payload.starts) | set(payload.ends)
+        if "all-reduce" in names or payload.rows:
+            return Kind.ALL_REDUCE
+        if "train-step" in names or payload.steps_seconds:
+            return Kind.TRAIN_STEP
+        if payload.devices:
+            return Kind.DEVICES
+        if payload.counters and nccl is None and tests is None:
+            return Kind.ALL_REDUCE
+    if tests is not None:
+        return Kind.NCCL_TESTS
+    return Kind.NCCL_LOG if nccl is not None else Kind.UNKNOWN

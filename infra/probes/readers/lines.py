@@ -1,0 +1,132 @@
+"""From a byte stream to blocks of clean whole lines, whatever carried them.
+
+Handled here, once, for every reader: byte-order marks, UTF-16 (a PowerShell redirect), CR and CRLF, colour codes,
+gzip, one JSON object per line around the text (docker, Cloud Logging, CloudWatch), lines without end.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import orjson
+
+BLOCK = 1 << 20
+MAX_LINE = 4 << 20  # bytes; a longer "line" is cut, so that memory stays bounded
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_TEXT_KEYS = ("log", "message", "msg", "textPayload", "@message", "MESSAGE")
+_WRAPPED = tuple(f'"{key}":'.encode() for key in _TEXT_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines. `torn`: this is the last block and it ends inside a line."""
+
+    data: bytes
+    torn: bool = False
+
+
+def blocks(stream: BinaryIO) -> Iterator[Block]:
+    """Yield the stream as blocks of clean lines, each ending with a newline except a torn last one."""
+    rest = b""
+    for chunk in _decoded(stream):
+        data = rest + chunk
+        if b"\r" in data:
+            # A lone CR at the end may be half of a CRLF: it waits for the next chunk.
+            held = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n")
+            data = data[:-1].replace(b"\r", b"\n") + b"\r" if held else data.replace(b"\r", b"\n")
+        end = data.rfind(b"\n") + 1
+        if end == 0:
+            if len(data) <= MAX_LINE:
+                rest = data
+                continue
+            data, end = data[:MAX_LINE] + b"\n", MAX_LINE + 1
+        rest = data[end:]
+        if len(rest) > MAX_LINE:
+            rest = rest[:MAX_LINE]
+        yield Block(_clean(data[:end]))
+    rest = rest.removesuffix(b"\r")
+    if rest:
+        yield Block(_clean(rest), torn=True)
+
+
+def _decoded(stream: BinaryIO) -> Iterator[bytes]:
+    """Chunks of UTF-8 (or plain bytes), unzipped, without a byte-order mark."""
+    first = stream.read(BLOCK)
+    source = _chunks(first, stream)
+    if first.startswith(b"\x1f\x8b"):
+        source = _unzipped(source)
+        first = next(source, b"")
+        source = _chained(first, source)
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        for chunk in source:
+            yield decoder.decode(chunk).encode("utf-8", errors="replace")
+        return
+    for number, chunk in enumerate(source):
+        yield chunk.removeprefix(codecs.BOM_UTF8) if number == 0 else chunk
+
+
+def _chunks(first: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    chunk = first
+    while chunk:
+        yield chunk
+        chunk = stream.read(BLOCK)
+
+
+def _chained(first: bytes, source: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from source
+
+
+def _unzipped(source: Iterator[bytes]) -> Iterator[bytes]:
+    """Inflate piece by piece; a damaged or cut archive ends the text where it breaks."""
+    inflate = zlib.decompressobj(wbits=31)
+    for chunk in source:
+        data = chunk
+        while data:
+            try:
+                yield inflate.decompress(data, BLOCK)
+            except zlib.error:
+                return
+            data = inflate.unconsumed_tail
+            if inflate.eof:
+                data = inflate.unused_data
+                inflate = zlib.decompressobj(wbits=31)
+
+
+def _clean(data: bytes) -> bytes:
+    if b"\x1b" in data:
+        data = _ANSI.sub(b"", data)
+    if b"{" in data and any(key in data for key in _WRAPPED):
+        data = b"\n".join(_unwrapped(line) for line in data.split(b"\n"))
+    return data
+
+
+def _unwrapped(line: bytes) -> bytes:
+    """The text inside a log shipper's JSON envelope, else the line itself."""
+    bare = line.strip()
+    if not (bare.startswith(b"{") and bare.endswith(b"}")) or b'"poolshift"' in bare:
+        return line
+    try:
+        envelope = orjson.loads(bare)
+    except orjson.JSONDecodeError:
+        return line
+    for key in _TEXT_KEYS:
+        text = envelope.get(key)
+        if isinstance(text, str):
+            return text.rstrip("\n").encode("utf-8", errors="replace")
+    return line
+
+
+def from_text(text: str | bytes) -> BinaryIO:
+    """A text as a stream, for tests and for callers that hold the output already."""
+    return io.BytesIO(text.encode("utf-8", errors="surrogateescape") if isinstance(text, str) else text)

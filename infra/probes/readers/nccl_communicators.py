@@ -1,0 +1,111 @@
+"""Who belongs to which communicator, and which network it got there, from NCCL's `comm …` lines."""
+
+from __future__ import annotations
+
+import re
+
+from infra.model.reading import Communicator
+from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState, ThreadState
+
+# ncclCommInitRank comm 0x… rank 3 nranks 16 cudaDev 3 … commId 0x… - Init START, and its short forms back to 2.4;
+# comm 0x… rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0 from 2.21 on.
+COMM = re.compile(
+    rb"(?P<call>nccl\w+ )?comm (?P<pointer>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)(?=\s|$)"
+    rb"(?: nNodes (?P<nnodes>\d+) localRanks \d+ localRank \d+(?: MNNVL (?P<mnnvl>\d+))?)?(?P<rest>.*)"
+)
+_ID = re.compile(rb"commId (0x[0-9a-fA-F]+)(?=\s|$)")
+_PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)")
+PER_COMMUNICATOR = (2, 14)  # before, the network is chosen once per process, not per communicator
+
+
+class Communicators:
+    """All communicators of a log."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, CommState] = {}
+        self.members = 0
+        self.overflow = False
+
+    def hear(self, match: re.Match[bytes], thread: ThreadState | None) -> None:
+        """Take one `comm` line."""
+        if thread is None:
+            return
+        rest = match["rest"]
+        ended = rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE"))
+        pointer = match["pointer"].decode()
+        state = self._state(match, thread, pointer, ended)
+        if state is None:
+            return
+        state.nranks.add(int(match["nranks"]))
+        if match["nnodes"]:
+            state.nnodes.add(int(match["nnodes"]))
+        if match["mnnvl"]:
+            state.mnnvl.add(int(match["mnnvl"]))
+        member = self._member(state, int(match["rank"]), thread)
+        if member is None:
+            return
+        if not member.network:
+            member.network = thread.pending or self._of_parent(rest, thread)
+            thread.pending = ""
+        thread.member = member
+        if rest.endswith(b"COMPLETE") and not ended:
+            member.complete = True
+        if ended:
+            member.ended = True
+            thread.rank.pointers.pop(pointer, None)
+
+    def _state(self, match: re.Match[bytes], thread: ThreadState, pointer: str, ended: bool) -> CommState | None:
+        """The communicator of a line: by commId where printed, else by the process's own count of communicators."""
+        rank = thread.rank
+        found = _ID.search(match["rest"])
+        if found:
+            key = found[1].decode()
+        elif pointer in rank.pointers:
+            key = rank.pointers[pointer]
+        elif ended:
+            return None
+        else:
+            key = f"#{rank.sequence}"
+            rank.sequence += 1
+        if len(rank.pointers) < 4096:
+            rank.pointers[pointer] = key
+        return self.states.setdefault(key, CommState(key)) if len(self.states) < MAX_MEMBERS else self.states.get(key)
+
+    def _member(self, state: CommState, rank: int, thread: ThreadState) -> MemberState | None:
+        member = state.members.get(rank)
+        if member is None:
+            if self.members >= MAX_MEMBERS:
+                self.overflow = True
+                return None
+            self.members += 1
+            member = state.members[rank] = MemberState(rank, thread.rank)
+        elif member.state is not thread.rank:
+            state.contradictory = True  # two processes say that they are the same rank
+        return member
+
+    def _of_parent(self, rest: bytes, thread: ThreadState) -> str:
+        """A split communicator uses its parent's network."""
+        parent = _PARENT.search(rest)
+        key = thread.rank.pointers.get(parent[1].decode()) if parent else None
+        if key is None:
+            return ""
+        return next((m.network for m in self.states[key].members.values() if m.state is thread.rank), "")
+
+    def freeze(self, version: str | None) -> tuple[Communicator, ...]:
+        """All communicators, in order of first sight."""
+        once = version is not None and version_tuple(version) < PER_COMMUNICATOR
+        for state in self.states.values():
+            for member in state.members.values():
+                if not member.network and once and len(member.state.networks) == 1:
+                    member.network = next(iter(member.state.networks))
+        return tuple(state.freeze() for state in self.states.values())
+
+
+def version_tuple(version: str) -> tuple[int, ...]:
+    """(2, 27, 7) of "2.27.7"; what is no number ends it."""
+    parts: list[int] = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        parts.append(int(part))
+    return tuple(parts)

@@ -1,0 +1,232 @@
+"""The sentences of NCCL and its network plugins that say something about the transport, by version.
+
+Sources: NCCL v2.18 to v2.30 and aws-ofi-nccl 1.3 to 1.21 at their tags; older and newer wording from public logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from infra.probes.readers.nccl_communicators import COMM
+from infra.probes.readers.nccl_state import RankState
+
+# First words of a message, for the scan of a block in C. Keep literal: this line decides the reading speed.
+INTERESTING = re.compile(
+    rb"NCCL (?:INFO (?:Using |NET/|NET : |comm 0x|ncclComm|Connected|GPU Direct|Assigned|P2P plugin|Initialized|"
+    rb"Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll|Loaded)|WARN |version |failure|error)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A named sentence."""
+
+    name: str
+    pattern: re.Pattern[bytes]
+
+
+def _p(name: str, pattern: bytes) -> Phrase:
+    return Phrase(name, re.compile(pattern))
+
+
+_BY_START: dict[bytes, tuple[Phrase, ...]] = {
+    b"Usi": (
+        _p("selected", rb"Using network (?P<name>[A-Za-z][\w .+\-]*)$"),
+        _p("selected", rb"Using internal [Nn]etwork (?P<name>\w+)$"),
+        _p("plugin-missing", rb"Using internal net(?:work)? plugin"),
+    ),
+    b"Ass": (_p("assigned", rb"Assigned NET plugin (?P<name>[A-Za-z][\w .+\-]*?) to comm"),),
+    b"NET": (
+        _p(
+            "provider",
+            rb"NET/OFI Selected [Pp]rovider is (?P<name>[\w;\-]+)(?:, fabric is (?P<fabric>[\w\-:.]+))?"
+            rb"(?: \(found (?P<nics>\d+) nics?\))?\.?$",
+        ),
+        _p(
+            "hcas",
+            rb"NET/\w+(?: ?:)? Using (?P<list>\[\d+\]\S+?:\d+/(?:IB|RoCE|Ethernet|InfiniBand).*)$",
+        ),
+        _p("socket", rb"NET/(?:Socket|FastSocket) ?: Using (?P<list>\[\d+\].*)$"),
+        _p("no-ib-device", rb"NET/IB ?: No (?:IB )?device found"),
+        _p("gdr-hca", rb"NET/[\w ]+ ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA"),
+        _p("ofi-version", rb"NET/OFI (?:Initializing|Using) aws-ofi-nccl (?P<name>\S+)$"),
+        _p("libfabric-version", rb"NET/OFI Using Libfabric version (?P<name>[\w.\-]+)$"),
+        _p("protocol", rb"NET/OFI Using transport protocol (?P<name>[A-Z]+)"),
+        _p("platform", rb"NET/OFI Running on (?P<name>[\w.\-]+) platform"),
+        _p("provider-filter", rb"NET/OFI Setting provider_filter to (?P<name>\S+)$"),
+        _p("no-efa-device", rb"NET/OFI .*(?:[Nn]o eligible providers|optimal provider|Only EFA provider is supported)"),
+        _p("ofi-init-failed", rb"NET/OFI .*(?:initialization failed|[Ff]ailed to initialize|Failing init)"),
+        _p("gdr-disabled-on-instance", rb"NET/OFI .*GDR disabled on GDR-supported"),
+        _p("speed", rb"NET/IB ?: Made virtual device \[\d+\] name=\S+ speed=(?P<name>\d+)"),
+        _p("plugin-loaded", rb"NET/Plugin ?: Loaded net plugin (?P<name>.+?) \(v\d+\)"),
+        _p(
+            "plugin-missing",
+            rb"NET/Plugin ?: (?:No plugin found|Could not find|Plugin load .* returned 2|dlerror=.*No plugin found)",
+        ),
+        _p(
+            "plugin-unloadable",
+            rb"NET/Plugin ?: (?:dlerror=)?\S*lib[\w\-]+\.so\S*: (?!cannot open shared object file: No such).+",
+        ),
+        _p("plugin-unloadable", rb"NET/Plugin ?: .*(?:GLIBC\w*_|undefined symbol|wrong ELF|cannot open shared object)"),
+        _p("tcpx-started", rb"NET/GPUDirectTCPX"),
+        _p("fastrak-started", rb"NET/FasTrak"),
+        _p("gib-started", rb"NET/gIB"),
+        _p("ofi-started", rb"NET/OFI"),
+    ),
+    b"com": (Phrase("comm", COMM),),
+    b"ncc": (Phrase("comm", COMM),),
+    b"Con": (_p("rings", rb"Connected all rings(?:, use ring PXN \d+ GDR (?P<gdr>[01]))?$"),),
+    b"GPU": (_p("gdr-gpu", rb"GPU Direct RDMA (?P<state>Enabled|Disabled) for .*?(?:read (?P<read>[01]).*)?$"),),
+    b"P2P": (_p("p2p-plugin", rb"P2P plugin (?P<name>[\w.\-]+)$"),),
+    b"Ini": (_p("plugin-loaded", rb"Initialized NET plugin (?P<name>[A-Za-z][\w .+\-]*)$"),),
+    b"Suc": (_p("library", rb"Successfully loaded external (?:network )?plugin (?P<name>\S+)$"),),
+    b"Fai": (
+        _p("no-verbs-library", rb"Failed to open libibverbs"),
+        _p("plugin-init-failed", rb"Failed to initialize NET plugin (?P<name>.+)$"),
+    ),
+    b"NCC": (
+        _p("version", rb"NCCL version (?P<name>\d+(?:\.\d+)+)(?:\+\S*)?"),
+        _p("env", rb"(?P<key>NCCL_\w+) set (?:by environment )?to (?P<value>\S*?)\.?$"),
+    ),
+    b"MNN": (_p("mnnvl", rb"MNNVL (?P<name>[01])(?: |$)"),),
+    b"NVL": (_p("nvls", rb"NVLS comm 0x"),),
+    b"Loa": (_p("plugin-loaded", rb"Loaded net plugin (?P<name>.+?) \(v\d+\)"),),
+}
+_COLL = (_p("coll", rb"(?P<name>\d+) coll channels"),)
+_DEVICE = re.compile(rb"\[\d+\](?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")
+_INTERFACE = re.compile(rb"\[\d+\](?P<name>[\w.\-@]+):\S")
+_LAYER = {b"IB": "IB", b"InfiniBand": "IB", b"RoCE": "RoCE", b"Ethernet": "RoCE"}
+# Environment lines are kept only for what bears on the transport; any other value may be a secret.
+_ENV = re.compile(
+    r"NCCL_(?:NET\w*|IB_\w+|SOCKET_IFNAME|P2P_\w+|SHM_DISABLE|MNNVL\w*|NVLS\w*|CROSS_NIC|PXN_DISABLE|PROTO|ALGO|"
+    r"TUNER\w*|FASTRAK_\w+|GPUDIRECTTCPX_\w+|TOPO_FILE)$"
+)
+
+
+def phrases(text: bytes) -> tuple[Phrase, ...]:
+    """The sentences that a message may be."""
+    found = _BY_START.get(text[:3])
+    if found is not None:
+        return found
+    return _COLL if text[:1].isdigit() else ()
+
+
+@dataclass(slots=True)
+class Said:
+    """Facts that belong to the log as a whole, first wording kept."""
+
+    version: str | None = None
+    plugin_version: str | None = None
+    plugin_loaded: str | None = None
+    p2p_plugin: str | None = None
+    libfabric_version: str | None = None
+    platform: str | None = None
+    provider_filter: str | None = None
+    protocols: dict[str, None] = field(default_factory=dict)
+    providers: Counter[str] = field(default_factory=Counter)
+    fabrics: dict[str, None] = field(default_factory=dict)
+    nics: set[int] = field(default_factory=set)
+    hcas: dict[str, str] = field(default_factory=dict)
+    socket_interfaces: dict[str, None] = field(default_factory=dict)
+    ring_gdr: list[int] = field(default_factory=lambda: [0, 0])
+    gdr_lines: list[int] = field(default_factory=lambda: [0, 0])
+    hints: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    speeds: set[int] = field(default_factory=set)
+
+    def hint(self, code: str, text: str) -> None:
+        """Remember the first text that says `code`."""
+        self.hints.setdefault(code, text[:300])
+
+    def hear(self, text: bytes, rank: RankState | None) -> None:
+        """A message that stands without NCCL's prefix."""
+        for phrase in phrases(text):
+            match = phrase.pattern.match(text)
+            if match:
+                self.take(phrase.name, match, text, rank)
+                return
+
+    def take(self, name: str, match: re.Match[bytes], text: bytes, rank: RankState | None) -> None:
+        """Take one recognised sentence."""
+        once = {
+            "version": "version",
+            "ofi-version": "plugin_version",
+            "libfabric-version": "libfabric_version",
+            "platform": "platform",
+            "provider-filter": "provider_filter",
+            "p2p-plugin": "p2p_plugin",
+            "plugin-loaded": "plugin_loaded",
+        }
+        if name in once:
+            value = match["name"].decode("utf-8", "replace").strip()
+            if getattr(self, once[name]) is None:
+                setattr(self, once[name], value)
+            if name == "ofi-version":
+                self.hint("ofi-started", value)
+            return
+        special = getattr(self, "_" + name.replace("-", "_"), None)
+        if special is not None:
+            special(match, text, rank)
+        else:
+            self.hint(name, text.decode("utf-8", "replace"))
+
+    def _provider(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+        provider = match["name"].decode()
+        self.providers[provider] += 1
+        if match["fabric"]:
+            self.fabrics[match["fabric"].decode()] = None
+        if rank is not None:
+            rank.providers[provider] = None
+        if match["nics"]:
+            self.nics.add(int(match["nics"]))
+            if rank is not None:
+                rank.nics.add(int(match["nics"]))
+
+    def _hcas(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+        devices = list(_DEVICE.finditer(match["list"]))
+        for device in devices:
+            self.hcas.setdefault(device["device"].decode(), _LAYER[device["layer"]])
+        if rank is not None:
+            rank.nics.add(len({d["device"] for d in devices}))
+
+    def _socket(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+        for interface in _INTERFACE.finditer(match["list"]):
+            self.socket_interfaces[interface["name"].decode()] = None
+
+    def _gdr_hca(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+        self.gdr_lines[match["state"] == b"Enabled"] += 1
+
+    def _gdr_gpu(self, match: re.Match[bytes], text: bytes, _rank: RankState | None) -> None:
+        # Printed for every pair of GPU and NIC, far ones too: a Disabled here is no verdict on the pair in use.
+        if match["read"] == b"0":
+            self.hint("gdr-read-off", text.decode("utf-8", "replace"))
+
+    def _rings(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+        if rank is not None:
+            rank.connected += 1
+        if match["gdr"]:
+            on = match["gdr"] == b"1"
+            self.ring_gdr[on] += 1
+            if rank is not None:
+                rank.ring_gdr.add(on)
+
+    def _protocol(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+        self.protocols[match["name"].decode()] = None
+
+    def _env(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+        key = match["key"].decode()
+        if _ENV.match(key) and len(self.env) < 64:
+            self.env.setdefault(key, match["value"].decode("utf-8", "replace")[:200])
+
+    def _speed(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+        self.speeds.add(int(match["name"]))
+
+    def _mnnvl(self, match: re.Match[bytes], text: bytes, _rank: RankState | None) -> None:
+        if match["name"] == b"1":
+            self.hint("mnnvl", text.decode("utf-8", "replace"))
+
+    def _coll(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+        if rank is not None:
+            rank.coll_channels = max(rank.coll_channels or 0, int(match["name"]))

@@ -1,0 +1,72 @@
+"""The part of a log line in front of NCCL's message: `host:pid:tid [device]`, whatever a launcher put before it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# A redacted process id (XXXXX, ****) is accepted; the thread id is missing in redacted and in very old lines.
+HEAD = re.compile(
+    rb"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<pid>\d+|[Xx*]+)(?::(?P<tid>\d+|[Xx*]+))?\s+\[(?P<dev>\d+)\]\s*"
+)
+_DEVICE_ONLY = re.compile(rb"(?:^|[\s>|:])\[(?P<dev>\d+)\]\s*$")
+# mpirun --tag-output `[1,4]<stdout>:`, PRRTE `[job,4]<stdout>:`, srun -l `4: `, a launcher's `[155] ` or `4| `
+_RANK = re.compile(
+    rb"^\s*(?:\[\d+,(?P<tag>\d+)\]\s*(?:<std(?:out|err|diag)>)?:?|\[[^\]\s,]+,(?P<prte>\d+)\]<std|(?P<srun>\d+):\s|"
+    rb"\[(?P<bracket>\d+)\]\s+|\[(?:default|rank)(?P<torch>\d+)\]:)"
+)
+_TIME = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Who wrote a line. Empty strings and None where the prefix is cut or redacted."""
+
+    host: str
+    pid: str
+    tid: str
+    device: int | None
+    rank: int | None
+    clean: bool  # nothing but a known prefix stands before it, so `host` was not glued to other text
+
+
+def parse_head(head: bytes) -> Head:
+    """Read the text in front of `NCCL INFO` (without a WARN's source place)."""
+    match = None
+    for match in HEAD.finditer(head):  # noqa: B007 - the last one belongs to the message
+        pass
+    if match is None or match.end() < len(head.rstrip()):
+        device = _DEVICE_ONLY.search(head)
+        return Head("", "", "", int(device["dev"]) if device else None, None, False)
+    before = head[: match.start()]
+    clean = not before or before[-1:] in b" \t>|:\"'"
+    return Head(
+        match["host"].decode(),
+        match["pid"].decode(),
+        (match["tid"] or b"").decode(),
+        int(match["dev"]),
+        _prefix_rank(before) if before else None,
+        clean,
+    )
+
+
+def strip_place(head: bytes) -> bytes:
+    """Remove the source place that a WARN line carries in front of the message."""
+    end = head.rstrip()
+    match = None
+    for match in HEAD.finditer(end):  # noqa: B007
+        pass
+    return end[: match.end()] if match else end
+
+
+def line_time(head: bytes) -> str:
+    """The time stamp of a line's prefix as it stands there, or ""."""
+    match = _TIME.search(head)
+    return (match[1] or match[2]).decode() if match else ""
+
+
+def _prefix_rank(head: bytes) -> int | None:
+    match = _RANK.match(head)
+    if not match:
+        return None
+    return int(next(group for group in match.groups() if group is not None))

@@ -1,0 +1,407 @@
+"""nccl-tests' text output, all column layouts from 2020 on, and tables that merely look like it.
+
+Columns are taken from the caption row where one is there, else from the number of figures. A row counts only when it
+is whole: text spliced into it, or a cut, makes it a torn row.
+"""
+
+from __future__ import annotations
+
+import re
+
+from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
+from infra.probes.readers.nccl_prefix import HEAD
+
+EXCERPT = 4 << 20
+_MARKS = re.compile(
+    rb"#|Out of bounds values|Avg bus bandwidth|_perf\b|Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version "
+    rb"|\d +-?\d+ +[a-z]\w+ +(?:[a-z]+ +)?(?:-?\d+ +)?[\d.]+"
+)
+_FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
+_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
+_ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + _TYPE + rb")\s+(.*)$")
+_LOOKALIKE_ROW = re.compile(r"(?:^|[\s>|:\])])(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?i?B)?\s+(?P<rest>[\d.].*)$")
+_OP = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b"
+)
+_DEVICE = re.compile(
+    r"#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+(?P<device>\d+)\s+\[\S+\]\s*(?P<name>.*)$"
+)
+_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(?P<count>\d+)\s*(?P<status>OK|FAILED)?")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(?P<value>[\d.]+(?:e[+-]?\d+)?)\s*(?P<status>OK|FAILED)?\s*$")
+_PARAMETER = re.compile(r"([A-Za-z][A-Za-z ]*?):? +(\d+(?:\(\w+\))?)")
+_ERROR = re.compile(r"(\S*: )?Test (?:NCCL|CUDA) failure .*|\.\. \S+ pid \d+: Test failure.*|Test timeout.*")
+_VERSION = re.compile(r"nccl-tests version (\S+)")
+_NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
+_PACKED = re.compile(r"nccl-library=(\d+)")
+_REDUCED = re.compile(r"Reducing maxBytes to (\d+) due to memory")
+_WORLD = re.compile(r"#.*\b(?:world_size|nranks|ranks)\s*[=:]\s*(\d+)")
+_UNIT = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_MAX_ROWS = 20_000
+_MAX_TESTS = 1_000
+
+
+class _Test:
+    """One test while it is being read."""
+
+    def __init__(self, op: str | None = None) -> None:
+        self.op = op
+        self.format = "nccl-tests"
+        self.rows: list[Row] = []
+        self.torn_rows = 0
+        self.headers = 0
+        self.devices: list[DeviceLine] = []
+        self.parameters: dict[str, str] = {}
+        self.bounds: list[int] = []
+        self.bounds_status: list[str] = []
+        self.averages: list[float] = []
+        self.average_status: list[str] = []
+        self.concluded = 0
+        self.errors: list[str] = []
+        self.reduced: int | None = None
+        self.captions: tuple[str, ...] = ()
+        self.world: int | None = None
+        self.ended = False
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.averages or self.bounds or self.concluded)
+
+    def freeze(self, version: str | None, nccl_version: str | None) -> BandwidthTest:
+        ranks = {device.rank for device in self.devices}
+        contiguous = ranks == set(range(len(ranks))) and bool(ranks)
+        return BandwidthTest(
+            format=self.format,
+            op=self.op,
+            rows=tuple(self.rows),
+            torn_rows=self.torn_rows,
+            headers=self.headers,
+            devices=tuple(self.devices),
+            ranks=len(ranks) if contiguous else self.world,
+            parameters=self.parameters,
+            out_of_bounds=tuple(self.bounds),
+            out_of_bounds_status=tuple(self.bounds_status),
+            averages_gb_s=tuple(self.averages),
+            average_status=tuple(self.average_status),
+            concluded=self.concluded,
+            errors=tuple(self.errors),
+            reduced_max_bytes=self.reduced,
+            version=version,
+            nccl_version=nccl_version,
+            complete=bool(self.averages or self.concluded),
+        )
+
+
+class NcclTestsReader:
+    """Feed it blocks of whole lines, then ask for the reading, which is None when there is no test."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.tests: list[_Test] = [_Test()]
+        self.pending_op: str | None = None
+        self.version: str | None = None
+        self.nccl_version: str | None = None
+        self.packed_version: str | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Read one block. Past the first megabytes a block without a `#` has rows only while a table is open."""
+        excerpt = self.seen < EXCERPT
+        self.seen += len(data)
+        current = self.tests[-1]
+        table_open = bool(current.headers or current.rows) and not current.ended
+        if not (excerpt or table_open or b"#" in data or b" failure" in data or b"Out of bounds" in data):
+            return
+        if current.format == "not-nccl-tests" or (excerpt and _FOREIGN.search(data)):
+            for line in data.split(b"\n"):
+                if len(line) < 4096:
+                    self._line(line)
+            return
+        last = -1
+        for match in _MARKS.finditer(data):
+            if match.start() < last:
+                continue
+            start = data.rfind(b"\n", 0, match.start()) + 1
+            end = data.find(b"\n", match.start())
+            last = len(data) if end < 0 else end
+            if last - start < 4096:
+                self._line(data[start:last])
+
+    def _line(self, line: bytes) -> None:
+        if b"NCCL INFO" in line or b"NCCL WARN" in line:
+            self._spliced(line)
+            return
+        row = _ROW.search(line)
+        text = line.decode("utf-8", "replace").rstrip()
+        if row:
+            self._row(row)
+        elif "#" in text:
+            self._comment(text[text.index("#") :])
+        elif "Out of bounds values" in text or "Avg bus bandwidth" in text:
+            self._footer(text)
+        elif self.tests[-1].format == "not-nccl-tests":
+            self._lookalike(text)
+        self._anywhere(text)
+
+    def _spliced(self, line: bytes) -> None:
+        """NCCL's own line, perhaps in the middle of a row: shared stdout. The row is lost, and counted as such."""
+        version = _NCCL_VERSION.search(line.decode("utf-8", "replace"))
+        if version:
+            self.nccl_version = self.nccl_version or version[1]
+        head = HEAD.search(line)
+        before = line[: head.start()] if head else line[: line.index(b"NCCL ")]
+        if _ROW.search(before + b" "):
+            self.tests[-1].torn_rows += 1
+
+    def _anywhere(self, text: str) -> None:
+        """What may stand in any line."""
+        error = _ERROR.search(text)
+        if error and len(self.tests[-1].errors) < 32:
+            self.tests[-1].errors.append(error.group()[:300])
+        version = _NCCL_VERSION.search(text)
+        if version:
+            self.nccl_version = self.nccl_version or version[1]
+        op = _OP.search(text)
+        if op and not _ROW.search(text.encode()):
+            current = self.tests[-1]
+            if "Collective test concluded" in text:
+                current.op = current.op or op[1]
+            elif current.rows or current.closed:
+                self.pending_op = op[1]
+            else:
+                current.op = op[1]
+
+    def _comment(self, text: str) -> None:
+        current = self.tests[-1]
+        device = _DEVICE.match(text)
+        if device:
+            self._device(device)
+        elif "nThread" in text:
+            self._header(text)
+        elif "Collective test starting" in text or "nccl-tests version" in text:
+            if current.rows or current.closed:
+                self._next()
+            version = _VERSION.search(text)
+            self.version = self.version or (version[1] if version else None)
+            packed = _PACKED.search(text)
+            if packed:
+                self.packed_version = _unpacked(int(packed[1]))
+        elif "Collective test concluded" in text:
+            current.concluded += 1
+            current.ended = True
+        elif "Out of bounds values" in text or "Avg bus bandwidth" in text:
+            self._footer(text)
+        elif "busbw" in text.lower():
+            self._captions(text)
+        else:
+            reduced = _REDUCED.search(text)
+            if reduced:
+                current.reduced = int(reduced[1])
+            world = _WORLD.match(text)
+            if world:
+                current.world = int(world[1])
+
+    def _device(self, match: re.Match[str]) -> None:
+        current = self.tests[-1]
+        if (current.rows or current.closed) and match["rank"] == "0":
+            self._next()
+            current = self.tests[-1]
+        if len(current.devices) < 65_536:
+            current.devices.append(
+                DeviceLine(
+                    rank=int(match["rank"]),
+                    host=match["host"],
+                    pid=match["pid"],
+                    device=match["device"],
+                    name=match["name"].strip(),
+                )
+            )
+
+    def _header(self, text: str) -> None:
+        if self.tests[-1].rows or self.tests[-1].closed:
+            self._next()
+        current = self.tests[-1]
+        current.headers += 1
+        for match in _PARAMETER.finditer(text.lstrip("# ")):
+            current.parameters.setdefault(match[1].strip(), match[2])
+
+    def _next(self) -> None:
+        if len(self.tests) < _MAX_TESTS:
+            self.tests.append(_Test(self.pending_op))
+            self.pending_op = None
+
+    def _captions(self, text: str) -> None:
+        words = tuple(text.lstrip("# ").lower().split())
+        current = self.tests[-1]
+        if "size" not in words:
+            return
+        if (current.rows or current.closed) and not current.headers and current.closed:
+            self._next()
+            current = self.tests[-1]
+        current.captions = words
+        if "algbw" not in words:
+            current.format = "not-nccl-tests"
+
+    def _footer(self, text: str) -> None:
+        current = self.tests[-1]
+        bounds = _BOUNDS.search(text)
+        if bounds:
+            current.bounds.append(int(bounds["count"]))
+            if bounds["status"]:
+                current.bounds_status.append(bounds["status"])
+        average = _AVERAGE.search(text)
+        if average:
+            current.averages.append(float(average["value"]))
+            if average["status"]:
+                current.average_status.append(average["status"])
+            current.ended = True
+
+    def _row(self, match: re.Match[bytes]) -> None:
+        current = self.tests[-1]
+        if current.format == "not-nccl-tests":
+            return
+        row = _parse_row(match, current.captions)
+        if row is None:
+            current.torn_rows += 1
+            return
+        if current.concluded:
+            self._next()
+            current = self.tests[-1]
+        if len(current.rows) < _MAX_ROWS:
+            current.rows.append(row)
+        else:
+            current.torn_rows += 1
+
+    def _lookalike(self, text: str) -> None:
+        current = self.tests[-1]
+        match = _LOOKALIKE_ROW.search(text)
+        if not match:
+            return
+        row = _parse_lookalike(match, current.captions)
+        if row is None:
+            current.torn_rows += 1
+        else:
+            current.rows.append(row)
+
+    def reading(self) -> NcclTests | None:
+        """The tests found, or None. A device list alone (an NCCL log may carry one) is no test."""
+        tests = [t for t in self.tests if t.rows or t.closed or t.headers or t.errors or t.captions or t.torn_rows]
+        if not tests:
+            return None
+        nccl = self.nccl_version or self.packed_version
+        return NcclTests(tests=tuple(t.freeze(self.version, nccl) for t in tests))
+
+
+def _parse_row(match: re.Match[bytes], captions: tuple[str, ...]) -> Row | None:
+    """A whole row, or None. Token layouts: facts in the module's tests; captions win over counting."""
+    words = match[4].decode("utf-8", "replace").split()
+    redop: str | None = None
+    if words and words[0].isalpha() and words[0].lower() != "nan":
+        redop = words.pop(0)
+    # A root (or -1) stands between the operator and the first time, which always has a decimal point or is larger.
+    if "root" in captions or (not captions and redop is not None):
+        if not words or not re.fullmatch(r"-?\d+", words[0]):
+            return None
+        words.pop(0)
+    figures = _figures(words)
+    side = _side_length(captions, len(figures))
+    if side is None:
+        return None
+    out, inp = side
+    first = _half(figures[:out]) if out else (None, None, None, None)
+    second = _half(figures[out : out + inp]) if inp else (None, None, None, None)
+    if first is None or second is None:
+        return None
+    return Row(
+        size_bytes=int(match[1]),
+        count=int(match[2]),
+        type=match[3].decode(),
+        redop=redop,
+        time_us=first[0],
+        algbw_gb_s=first[1],
+        busbw_gb_s=first[2],
+        wrong=first[3],
+        time_in_place_us=second[0],
+        algbw_in_place_gb_s=second[1],
+        busbw_in_place_gb_s=second[2],
+        wrong_in_place=second[3],
+    )
+
+
+def _figures(words: list[str]) -> list[str]:
+    """The figures without a trailing time stamp (option -S: date and time)."""
+    if len(words) >= 2 and re.fullmatch(r"\d{4}-\d\d-\d\d", words[-2]) and ":" in words[-1]:
+        return words[:-2]
+    return words
+
+
+def _side_length(captions: tuple[str, ...], count: int) -> tuple[int, int] | None:
+    """How many figures belong to the out-of-place and to the in-place half; None when the row is not whole."""
+    if captions:
+        starts = [i for i, word in enumerate(captions) if word == "time"]
+        ends = [i for i, word in enumerate(captions) if word in {"#wrong", "error", "i_cv%"}]
+        if len(starts) == 2:
+            length = starts[1] - starts[0]
+            tail = (ends[-1] if ends else len(captions) - 1) - starts[1] + 1
+            if count == length + tail:
+                return length, tail
+            return (0, count) if count == tail else None  # a trace replay leaves the out-of-place half blank
+        if len(starts) == 1 and ends:
+            length = ends[-1] - starts[0] + 1
+            return (length, 0) if count == length else None
+    return {16: (8, 8), 10: None, 8: (4, 4), 6: (3, 3), 4: None}.get(count)
+
+
+def _half(words: list[str]) -> tuple[float, float, float, float | None] | None:
+    """(time, algbw, busbw, wrong) of one half, else None."""
+    figures = [_number(word) for word in words[:3]]
+    if len(figures) < 3 or any(figure is None for figure in figures):
+        return None
+    time, algbw, busbw = (figure for figure in figures if figure is not None)
+    if len(words) == 3:
+        return time, algbw, busbw, None
+    wrong = words[-1] if len(words) == 4 else words[3]
+    if wrong.upper() == "N/A":
+        return time, algbw, busbw, None
+    count = _number(wrong)
+    return None if count is None else (time, algbw, busbw, count)
+
+
+def _number(word: str) -> float | None:
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", word):
+        return None
+    return float(word)
+
+
+def _parse_lookalike(match: re.Match[str], captions: tuple[str, ...]) -> Row | None:
+    """A row of somebody's own benchmark, if its captions name the units; the count checks a size with a suffix."""
+    words = match["rest"].split()
+    names = list(captions[captions.index("size") + 1 :])
+    if len(words) != len(names):
+        return None
+    values = {name: _number(word) for name, word in zip(names, words, strict=True)}
+    busbw = _named(values, r"busbw.*gb(?:ps|/s)|busbw_gb_?s|busbw\(gb/s\)")
+    algbw = _named(values, r"algbw.*gb(?:ps|/s)|algbw_gb_?s|algbw\(gb/s\)")
+    count = values.get("count")
+    size = int(float(match["size"]) * _UNIT[(match["unit"] or "").replace("i", "")])
+    if busbw is None or (count and size / count not in {1, 2, 4, 8}):
+        return None
+    milli, micro = _named(values, r"time.?\(?ms\)?"), _named(values, r"time.?\(?us\)?")
+    time_us = milli * 1e3 if milli is not None else micro
+    return Row(
+        size_bytes=size,
+        count=int(count) if count else None,
+        type="",
+        redop=None,
+        time_us=time_us,
+        algbw_gb_s=algbw,
+        busbw_gb_s=busbw,
+        wrong=None,
+    )
+
+
+def _named(values: dict[str, float | None], pattern: str) -> float | None:
+    return next((value for name, value in values.items() if re.fullmatch(pattern, name)), None)
+
+
+def _unpacked(number: int) -> str:
+    """22809 is 2.28.9."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

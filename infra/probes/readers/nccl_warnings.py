@@ -1,0 +1,97 @@
+"""What NCCL's WARN lines, its plugins and the frameworks above it say went wrong, as stable codes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from infra.model.reading import LogWarning
+
+# Ordered: the first that matches names the warning. (pattern, code or None to build it from the match, fatal)
+_KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
+    (re.compile(pattern), code, fatal)
+    for pattern, code, fatal in (
+        (r"rx ctrl timeout|tx ctrl timeout|ctrl timeout cnt", "tcpx-control-timeout", False),
+        (r"Call to (?P<call>\w+) (?:from|to) \S+ failed ?: (?P<error>[A-Z][\w /-]+)", None, True),
+        (
+            r"Call to (?P<call>\w+) failed(?: with(?: error)?)?(?: (?P<errno>\d+))? ?:? ?(?P<error>[A-Z][\w /-]+)",
+            None,
+            True,
+        ),
+        (r"Call to (?P<call>\w+) returned (?P<error>[A-Z][\w /-]+), retrying", None, False),
+        (r"(?P<call>ibv_\w+|ncclSocket\w+|socket\w+).{0,80}?(?:failed|timed out)", "network-call-failed", True),
+        (r"Got completion (?:from peer|with).{0,120}?status=(?P<status>\d+)", "ib-completion-error", True),
+        (r"Got async (?:fatal )?event", "ib-async-event", False),
+        (
+            r"NET/OFI Request.*completed with error|completed with error\.? ?RC|completion with error",
+            "ofi-completion-error",
+            True,
+        ),
+        (r"Unable to find a protocol that worked", "ofi-no-protocol", True),
+        (
+            r"Couldn't find any optimal provider|No eligible providers? w|find an optimal provider",
+            "no-efa-device",
+            False,
+        ),
+        (r"GDR disabled on GDR-supported instance type", "gdr-disabled-on-instance", False),
+        (r"Failed to initialize any NET plugin|network \S.* not found", "pinned-network-absent", True),
+        (r"aws-ofi-nccl initialization failed", "ofi-init-failed", False),
+        (r"no socket interface found|No socket interface found|No interface found", "no-socket-interface", True),
+        (
+            r"[Uu]nhandled (?:cuda|system) error|nccl(?:UnhandledCuda|System|Internal|Remote)Error",
+            "nccl-error",
+            True,
+        ),
+        (r"Cuda failure|CUDA failure|CUDA error", "cuda-failure", True),
+        (r"Connection closed by (?:remote )?peer|connection closed by|peer .* closed", "peer-closed", True),
+        (
+            r"Connection refused|Connection timed out|Connection reset|No route to host|Network is unreachable",
+            "connection-failed",
+            True,
+        ),
+        (r"Watchdog caught collective operation timeout|collective operation timeout", "collective-timeout", True),
+        (r"Mismatched?|mismatch", "version-mismatch", False),
+        (
+            r"Error while creating shared memory segment|Error: failed to extend /dev/shm",
+            "shared-memory-too-small",
+            True,
+        ),
+        (r"Missing .*(?:iommu|ACS|nvidia_peermem)|nv_peer_mem|peer ?mem", "peer-memory-module-missing", False),
+        (r"FI_HMEM capability requires RDMA", "efa-without-rdma", False),
+        (r"provider efa output empty list|fi_getinfo.*efa returned -61", "no-efa-device", False),
+    )
+)
+_FACTS = re.compile(r"local GID index (?P<gid_index>\d+)|on dev (?P<dev>[^\s,]+)|nic \d+, (?P<nic>[\w.\-]+)")
+
+
+def classify(text: str, host: str = "", time: str = "") -> LogWarning:
+    """The warning in stable words; `other` and not fatal when unknown."""
+    for pattern, code, fatal in _KNOWN:
+        match = pattern.search(text)
+        if match:
+            named = {k: v for k, v in match.groupdict().items() if v}
+            return LogWarning(
+                code=code or f"{named['call']}: {named['error'].strip().rstrip('.')}",
+                text=text[:500],
+                fatal=fatal,
+                host=host,
+                time=time,
+                facts=_facts(text, named),
+            )
+    return LogWarning(code="other", text=text[:500], fatal=False, host=host, time=time)
+
+
+def _facts(text: str, named: dict[str, str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {k: int(named[k]) for k in ("errno", "status") if k in named}
+    if "call" in named:
+        facts["call"] = named["call"]
+    for match in _FACTS.finditer(text):
+        if match["gid_index"]:
+            facts["gid_index"] = int(match["gid_index"])
+        if match["dev"]:
+            facts["dev"] = match["dev"]
+        if match["nic"]:
+            facts["nic"] = match["nic"]
+    if "GID ::ffff:" in text:
+        facts["link_layer"] = "RoCE"  # an IPv4-mapped GID exists on RoCE v2 only
+    return facts

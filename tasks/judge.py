@@ -1,0 +1,256 @@
+"""`judge`: read any tool's output, say what it shows, and whether it proves anything.
+
+Two answers, kept apart. `verdict` is about what the text shows, however short ("healthy": nothing in it is wrong).
+`outcome` is what a gate would take from it: pass only when everything that a proof needs is there, fail when a
+defect is shown, unmeasured otherwise. The exit code follows the outcome.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from infra.errors import BadSpec
+from infra.fabrics import Fabric, fabric_of, load
+from infra.model.measurement import Sweep, sweep_of
+from infra.model.reading import Kind, NcclLog, PayloadEvents, Reading
+from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
+from infra.probes.readers.detect import read
+from tasks.rules import bandwidth
+from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
+from tasks.rules.reading_verdict import Answer, announced_sizes, answer_log, answer_tests, sweep_of_test
+from tasks.rules.tool_verdict import answer_tool
+from tasks.rules.transport_proof import Expected, Proof, prove
+
+EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}
+_ORDER = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious", "undetermined", "not-applicable")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeResult:
+    """What `poolshift judge` prints."""
+
+    kind: Kind
+    outcome: Outcome
+    verdict: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 pass, 3 fail, 4 unmeasured."""
+        return EXIT_CODES[self.outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "kind": self.kind.value,
+            "outcome": self.outcome.value,
+            **self.fields,
+            "verdict": self.verdict,
+            "findings": [f.to_dict() for f in self.findings],
+            "missing": list(self.missing),
+            "checks": [v.to_dict() for v in self.verdicts],
+        }
+
+    def lines(self) -> list[str]:
+        """For a person: the answer, the figures that matter, why, and what to do next."""
+        text = [f"{self.outcome.value}: {self.kind.value}, {self.verdict}"]
+        text += [f"  {key}: {_shown(value)}" for key, value in self.fields.items() if _worth_showing(key, value)]
+        text += [f"  {v.check}: {v.outcome.value}: {v.reason}" for v in self.verdicts if v.reason]
+        text += [f"  {f.level.value} {f.code}: {f.wording()}" for f in self.findings]
+        text += [f"  missing: {item}" for item in self.missing]
+        return text
+
+
+def judge(stream: BinaryIO | Path | str, *, machine_type: str | None = None, nodes: int | None = None) -> JudgeResult:
+    """Read and judge one output.
+
+    `stream` is a binary stream of any size, or the path of a file. `machine_type` and `nodes` say what the pool is;
+    without them figures are measured, not judged. Raises BadSpec for a machine type that the table does not know.
+    """
+    fabric = _fabric(machine_type)
+    if isinstance(stream, str | Path):
+        with Path(stream).open("rb") as file:
+            return judge_reading(read(file), fabric=fabric, nodes=nodes)
+    return judge_reading(read(stream), fabric=fabric, nodes=nodes)
+
+
+def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int | None = None) -> JudgeResult:
+    """Judge what was read before, so that saved output can be judged again under new limits."""
+    if reading.tool is not None:
+        return _result(reading.kind, [answer_tool(reading.tool, fabric=fabric)], [], _tool_outcome(reading, fabric))
+    if reading.kind is Kind.UNKNOWN:
+        return JudgeResult(
+            kind=Kind.UNKNOWN,
+            outcome=Outcome.UNMEASURED,
+            verdict="undetermined",
+            fields={"bytes": reading.bytes},
+            missing=("an output that any reader knows",),
+        )
+    answers: list[Answer] = []
+    verdicts: list[Verdict] = []
+    proof: Proof | None = None
+    if reading.nccl is not None:
+        proof = _prove(reading, reading.nccl, fabric, nodes)
+        if reading.kind is Kind.NCCL_LOG or _says_something(proof):
+            answers.append(answer_log(reading.nccl, proof.transport))
+            verdicts.append(proof.verdict())
+    answers += _answers(reading)
+    verdicts += _bandwidth(reading, fabric, nodes)
+    return _result(reading.kind, answers, verdicts, None, proof)
+
+
+def _answers(reading: Reading) -> list[Answer]:
+    if reading.payload is not None:
+        if reading.kind is Kind.TRAIN_STEP:
+            return [answer_steps(reading.payload)]
+        if reading.kind is Kind.DEVICES:
+            return [answer_devices(reading.payload)]
+        if reading.kind is Kind.ALL_REDUCE:
+            return [answer_sweep(reading.payload)]
+    return [answer_tests(reading.tests)] if reading.tests is not None else []
+
+
+def _prove(reading: Reading, log: NcclLog, fabric: Fabric | None, nodes: int | None) -> Proof:
+    payload = reading.payload
+    if payload is not None:
+        end = ended(payload)
+    else:
+        end = reading.tests is not None and all(t.complete for t in reading.tests.tests)
+    return prove(log, Expected(fabric=fabric, nodes=nodes, communicators=_rounds(payload), ended=end), payload)
+
+
+def _rounds(payload: PayloadEvents | None) -> int:
+    starts = payload.starts.get("all-reduce", ()) if payload else ()
+    rounds = [s.get("rounds") for s in starts]
+    return max((r for r in rounds if isinstance(r, int)), default=1)
+
+
+def _says_something(proof: Proof) -> bool:
+    """NCCL lines beside a table count once they show a network; a version line alone does not."""
+    return proof.transport.evidence != "none" or proof.transport.fatal or bool(proof.transport.nranks)
+
+
+def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
+    """The verdicts on figures; none without figures."""
+    if reading.payload is not None and reading.kind is Kind.ALL_REDUCE:
+        starts = reading.payload.starts.get("all-reduce", ())
+        if len(starts) != 1:
+            return [_unmeasured(bandwidth.FLOOR, f"{len(starts)} start lines, expected one")]
+        sweep = sweep_of(starts[0], reading.payload.rows, complete=ended(reading.payload))
+        sizes = tuple(s for s in starts[0].get("sizes") or () if isinstance(s, int))
+        return _judge_sweep(sweep, sizes or tuple({r.size_bytes for r in sweep.rows}), fabric, nodes)
+    if reading.tests is None or reading.kind not in {Kind.NCCL_TESTS}:
+        return []
+    test = reading.tests.main
+    if test.format != "nccl-tests":
+        return [_unmeasured(bandwidth.FLOOR, "not nccl-tests: a table of unknown origin is not judged")]
+    sizes = announced_sizes(test)
+    if not sizes:
+        return [
+            _unmeasured(bandwidth.FLOOR, "the parameter line is missing, so which sizes belong to the run is unknown")
+        ]
+    return _judge_sweep(sweep_of_test(test), sizes, fabric, nodes)
+
+
+def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
+    hosts = nodes or sweep.hosts or 0
+    gpus = fabric.gpus if fabric else (sweep.ranks or 0) // hosts if hosts else 0
+    judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED) or sizes
+    large = Sweep(
+        collective=sweep.collective,
+        ranks=sweep.ranks,
+        hosts=sweep.hosts,
+        rounds=sweep.rounds,
+        complete=sweep.complete,
+        rows=tuple(r for r in sweep.rows if r.size_bytes in judged) or sweep.rows,
+    )
+    expected = bandwidth.Expected(nodes=hosts, gpus=gpus, sizes=judged, rounds=sweep.rounds)
+    return list(bandwidth.judge(large, expected, fabric, {}))
+
+
+def _unmeasured(check: str, reason: str) -> Verdict:
+    return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason)
+
+
+def _tool_outcome(reading: Reading, fabric: Fabric | None) -> Outcome:
+    answer = answer_tool(reading.tool, fabric=fabric) if reading.tool else Answer()
+    if answer.verdict in {"failed", "degraded", "efa-unavailable", "stalled"}:
+        return Outcome.FAIL
+    return Outcome.PASS if answer.verdict == "pass" else Outcome.UNMEASURED
+
+
+def _result(
+    kind: Kind,
+    answers: list[Answer],
+    verdicts: list[Verdict],
+    outcome: Outcome | None,
+    proof: Proof | None = None,
+) -> JudgeResult:
+    words = [a.verdict for a in answers]
+    fields: dict[str, Any] = {}
+    for answer in answers:
+        fields.update({k: v for k, v in answer.fields.items() if v is not None or k not in fields})
+    findings = tuple(dict.fromkeys(f for a in answers for f in a.findings))
+    findings += tuple(f for v in verdicts for f in v.findings if f not in findings)
+    decided = outcome or _outcome(words, verdicts, findings)
+    verdict = next((w for w in _ORDER[:6] if w in words), None) or _rest(words, verdicts)
+    return JudgeResult(
+        kind=kind,
+        outcome=decided,
+        verdict="healthy" if verdict == "pass" else verdict,
+        fields=fields,
+        findings=findings,
+        missing=proof.missing if proof else (),
+        verdicts=tuple(verdicts),
+    )
+
+
+def _outcome(words: list[str], verdicts: list[Verdict], findings: tuple[Finding, ...]) -> Outcome:
+    if set(words) & {"failed", "degraded", "efa-unavailable", "stalled"}:
+        return Outcome.FAIL
+    if any(f.level is Level.BLOCK for f in findings):
+        return Outcome.FAIL
+    found = worst(v.outcome for v in verdicts)
+    blocked = set(words) & {"invalid", "suspicious", "not-applicable", "undetermined"}
+    return Outcome.UNMEASURED if found is Outcome.PASS and blocked else found
+
+
+def _rest(words: list[str], verdicts: list[Verdict]) -> str:
+    """No defect is shown: healthy only where something says so."""
+    if words and all(w in {"healthy", "pass"} for w in words):
+        return "healthy"
+    if any(v.outcome is Outcome.FAIL for v in verdicts):
+        return "degraded"
+    return "not-applicable" if words and set(words) == {"not-applicable"} else "undetermined"
+
+
+def _fabric(machine_type: str | None) -> Fabric | None:
+    if machine_type is None:
+        return None
+    fabric = fabric_of(machine_type)
+    if fabric is None:
+        raise BadSpec(
+            f"machine type {machine_type}",
+            "is not in the fabric table",
+            expected="one of " + ", ".join(sorted(load())),
+            remedy="leave it out to read without judging",
+        )
+    return fabric
+
+
+def _worth_showing(key: str, value: object) -> bool:
+    return value not in (None, [], {}, "") and key not in {"ranks_seen_devices", "ranks_seen", "bytes"}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items())
+    if isinstance(value, list):
+        shown = ", ".join(str(v) for v in value[:8])
+        return shown + (f" and {len(value) - 8} more" if len(value) > 8 else "")
+    return str(value)

@@ -1,0 +1,283 @@
+"""The ways in which a job runs on without its fabric and without an error, each with its reason and its remedy."""
+
+from __future__ import annotations
+
+from infra.fabrics.fabric import Fabric
+from infra.model.reading import NcclLog
+from infra.model.verdict import Finding, Level
+
+# Why NCCL is on sockets, the most telling line first: hint -> remedy.
+_TCP_CAUSES: dict[str, str] = {
+    "plugin-init-failed": "Read the plugin's lines above this one; check device, driver and plugin versions",
+    "plugin-unloadable": "Install the library that the loader names, or use an image built for this fabric",
+    "no-efa-device": "Request the EFA resource in the pod and check that the EFA device plugin runs on the node",
+    "ofi-init-failed": "Read the NET/OFI lines above this one; check libfabric and driver versions",
+    "no-ib-device": "Request the RDMA resource in the pod; check the device plugin and /dev/infiniband in the pod",
+    "no-verbs-library": "Install rdma-core (libibverbs) in the workload's image",
+    "plugin-missing": "Put the fabric's NCCL plugin on the image's LD_LIBRARY_PATH, or name it in NCCL_NET_PLUGIN",
+}
+_RANKED_HEALTH = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious")
+
+
+def explain(
+    log: NcclLog,
+    *,
+    name: str | None,
+    rdma: bool | None,
+    gdr: str | None,
+    fabric: Fabric | None,
+    nodes: int | None,
+    single: bool,
+    by_design: bool,
+    evidence: str,
+) -> tuple[tuple[Finding, ...], str, str | None]:
+    """Findings, the verdict about what is shown, and the short cause (or None)."""
+    parts = [
+        _failures(log, name),
+        _sockets(log, name, single=single, by_design=by_design),
+        _mixed(log, name),
+        _gpudirect(log, name, gdr, single=single, fabric=fabric),
+        _nics(log, name, fabric),
+        _hidden(log, single=single, nodes=nodes),
+        _path(log, gdr, fabric),
+    ]
+    findings = tuple(f for found, _ in parts for f in found)
+    verdicts = {v for _, v in parts if v}
+    verdict = next((v for v in _RANKED_HEALTH if v in verdicts), None)
+    if verdict is None:
+        verdict = _without_defect(name, rdma, gdr, single=single, evidence=evidence, by_design=by_design)
+    blocking = [f for f in findings if f.level is Level.BLOCK] or [f for f in findings if f.level is Level.WARN]
+    return findings, verdict, blocking[0].code if blocking and verdict != "healthy" else None
+
+
+def _without_defect(
+    name: str | None, rdma: bool | None, gdr: str | None, *, single: bool, evidence: str, by_design: bool
+) -> str:
+    if single or by_design:
+        return "not-applicable"
+    if rdma and evidence in {"channels", "selected"}:
+        return "healthy"
+    if name == "libfabric" and gdr == "all" and evidence == "channels":
+        return "healthy"  # GPUDirect channels exist only over a provider that can do RDMA
+    return "undetermined"
+
+
+_Part = tuple[list[Finding], str | None]  # findings, and the verdict they force
+
+
+def _failures(log: NcclLog, name: str | None) -> _Part:
+    fatal = [w for w in log.warnings if w.fatal]
+    if fatal:
+        first = fatal[0]
+        found = Finding(
+            level=Level.BLOCK,
+            code=first.code,
+            object=first.host or "job",
+            observed=first.text[:200],
+            remedy=_remedy(first.code),
+        )
+        return [found], "failed"
+    stalled = [w for w in log.warnings if w.code == "tcpx-control-timeout"]
+    if stalled:
+        found = Finding(
+            level=Level.BLOCK,
+            code="tcpx-control-timeout",
+            object=stalled[0].host or "job",
+            observed=f"{log.warning_count} control time-outs of the receive path",
+            remedy="Check that the receive-path daemon runs in every pod, in the plugin's version",
+        )
+        return [found], "stalled"
+    if name is None and {"no-efa-device", "ofi-init-failed", "ofi-no-protocol"} & set(log.hints):
+        code = next(c for c in ("no-efa-device", "ofi-no-protocol", "ofi-init-failed") if c in log.hints)
+        return [_hint(log, code, Level.BLOCK, _TCP_CAUSES.get(code, ""))], "efa-unavailable"
+    return [], None
+
+
+def _remedy(code: str) -> str:
+    if code.startswith("ibv_") or code == "ib-completion-error":
+        return (
+            "Check the link, the GID index and that both nodes share the RDMA network; test the pair with ib_write_bw"
+        )
+    if code == "pinned-network-absent":
+        return "The pinned network is not there: check the plugin in the image and the RDMA resource in the pod"
+    return ""
+
+
+def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool) -> _Part:
+    if name not in {"socket", "libfabric-tcp"} or single:
+        return [], None
+    if by_design:
+        found = Finding(
+            level=Level.INFO,
+            code="tcp-by-design",
+            object="network",
+            observed="NCCL runs over TCP, as this machine type is built to",
+        )
+        return [found], None
+    disabled = _disabled(log)
+    if disabled:
+        cause, remedy = "disabled-by-environment", f"Remove {disabled} from the pod's environment"
+        observed = f"{disabled} keeps NCCL off the fabric"
+    elif name == "libfabric-tcp":
+        cause, remedy = (
+            "libfabric-over-tcp",
+            "Check that the fabric's libfabric provider is in the image and sees devices",
+        )
+        observed = f"libfabric provider {', '.join(log.providers)} is TCP"
+    else:
+        cause = next((c for c in _TCP_CAUSES if c in log.hints), "tcp-fallback")
+        remedy = _TCP_CAUSES.get(cause, "Run with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET,ENV to see why")
+        observed = log.hints.get(cause, "NCCL chose sockets and the log does not say why")
+    return [Finding(level=Level.BLOCK, code=cause, object="network", observed=observed, remedy=remedy)], "degraded"
+
+
+def _disabled(log: NcclLog) -> str:
+    """The environment setting that forbids the fabric, as NAME=VALUE, or ""."""
+    for key, off in (("NCCL_IB_DISABLE", {"1"}), ("NCCL_NET", {"Socket", "socket"}), ("NCCL_NET_PLUGIN", {"none"})):
+        if log.env.get(key) in off:
+            return f"{key}={log.env[key]}"
+    return ""
+
+
+def _mixed(log: NcclLog, name: str | None) -> _Part:
+    found: list[Finding] = []
+    if name == "mixed":
+        shown = log.channel_networks or log.selected or log.providers
+        found.append(
+            Finding(
+                level=Level.BLOCK,
+                code="mixed-transport",
+                object="job",
+                observed="ranks or communicators use different networks: "
+                + ", ".join(f"{k} ({n})" for k, n in sorted(shown.items())),
+                remedy="Find the rank that says Socket in its own log; pin NCCL_NET so that it fails instead",
+            )
+        )
+        return found, "degraded"
+    layers = {hca.link_layer for hca in log.hcas}
+    if {"IB", "RoCE"} <= layers:
+        found.append(
+            Finding(
+                level=Level.WARN,
+                code="mixed-link-layers",
+                object="devices " + ", ".join(h.text for h in log.hcas),
+                observed="InfiniBand and Ethernet devices are used together",
+                remedy="Name the fabric's devices in NCCL_IB_HCA",
+            )
+        )
+        return found, "suspicious"
+    return found, None
+
+
+def _gpudirect(log: NcclLog, name: str | None, gdr: str | None, *, single: bool, fabric: Fabric | None) -> _Part:
+    if single or gdr in {None, "all"} or name in {None, "socket", "libfabric-tcp", "mixed"}:
+        return [], None
+    if fabric is not None and not fabric.gdr:
+        return [], None
+    if "efa-without-rdma" in log.hints:
+        return [
+            _hint(log, "efa-without-rdma", Level.BLOCK, "Use an instance type whose EFA device supports RDMA")
+        ], "degraded"
+    observed = {
+        "none": "the network is right, but no channel uses GPUDirect RDMA",
+        "partial": "some channels use GPUDirect RDMA, others do not",
+        "receive-only": "GPUDirect RDMA serves receives, not sends (read 0)",
+    }[gdr]
+    found = Finding(
+        level=Level.BLOCK,
+        code="wrong-path" if gdr == "receive-only" else "no-gpudirect",
+        object="network",
+        observed=observed,
+        expected="/GDRDMA on every inter-node channel",
+        remedy="Load nvidia_peermem or enable DMA-BUF on every node; check driver and PCIe settings",
+    )
+    return [found], "degraded"
+
+
+def _nics(log: NcclLog, name: str | None, fabric: Fabric | None) -> _Part:
+    if name in {None, "socket", "libfabric-tcp", "mixed"} or fabric is None or not fabric.rdma:
+        return [], None
+    counts = set(log.nics) if name in {"efa", "libfabric"} else {n for r in log.ranks for n in r.nics}
+    low = [n for n in counts if n < fabric.nics and n < fabric.net_devices]
+    if name in {"efa", "libfabric"}:
+        low = [n for n in counts if n < fabric.nics]
+    found: list[Finding] = []
+    if low:
+        found.append(
+            Finding(
+                level=Level.BLOCK,
+                code="fewer-nics",
+                object="pod",
+                observed=f"a rank sees {min(low)} NICs",
+                expected=f"{fabric.nics} on {fabric.machine_type}",
+                remedy="Request all RDMA resources of the node in the pod; check allocatable against the machine type",
+            )
+        )
+    slow = [s for s in log.speeds_mb_s if s < fabric.nic_gb_s * 8000 * 0.99]
+    if slow:
+        found.append(
+            Finding(
+                level=Level.BLOCK,
+                code="wrong-rate",
+                object="device",
+                observed=f"a device runs at {min(slow) / 1000:g} Gb/s",
+                expected=f"{fabric.nic_gb_s * 8:g} Gb/s",
+                remedy="Check the port's rate with ibstat; reseat or replace the cable, or replace the node",
+            )
+        )
+    return found, "degraded" if found else None
+
+
+def _hidden(log: NcclLog, *, single: bool, nodes: int | None) -> _Part:
+    spans = any(n > 1 for c in log.communicators for n in c.nnodes)
+    if spans and not log.net_channels and any(m for c in log.communicators for m in c.mnnvl):
+        found = Finding(
+            level=Level.WARN,
+            code="hidden-by-nvlink",
+            object="job",
+            observed="all nodes are in one NVLink domain (MNNVL 1): no NIC takes part",
+            remedy="Run again with NCCL_MNNVL_ENABLE=0 and look for NET channels",
+        )
+        return [found], "suspicious"
+    if single and nodes is not None and nodes > 1:
+        found = Finding(
+            level=Level.WARN,
+            code="hidden-by-placement",
+            object="job",
+            observed="every communicator stays inside one node",
+            expected=f"{nodes} nodes",
+            remedy="Place one pod per node (pod anti-affinity or topology spread) and run again",
+        )
+        return [found], "invalid"
+    return [], None
+
+
+def _path(log: NcclLog, gdr: str | None, fabric: Fabric | None) -> _Part:
+    found = []
+    if "gdr-read-off" in log.hints and gdr != "receive-only":
+        found.append(
+            _hint(
+                log,
+                "gdr-read-off",
+                Level.INFO,
+                "Sends are staged unless GPU and NIC share a switch; see NCCL_NET_GDR_READ",
+            )
+        )
+    if fabric is not None and fabric.kind == "efa" and log.ofi_protocols:
+        expected = "SENDRECV" if fabric.machine_type.startswith(("p4d", "p4de", "p3dn", "g5")) else "RDMA"
+        if set(log.ofi_protocols) != {expected}:
+            found.append(
+                Finding(
+                    level=Level.WARN,
+                    code="ofi-protocol",
+                    object="aws-ofi-nccl",
+                    observed=f"transport protocol {', '.join(log.ofi_protocols)}",
+                    expected=f"{expected} on {fabric.machine_type}",
+                    remedy="Remove OFI_NCCL_PROTOCOL from the environment",
+                )
+            )
+    return found, None
+
+
+def _hint(log: NcclLog, code: str, level: Level, remedy: str) -> Finding:
+    return Finding(level=level, code=code, object="log line", observed=log.hints.get(code, code), remedy=remedy)

@@ -1,0 +1,284 @@
+"""Is the transport of a whole job proven? Per rank and per communicator, never by one rank's banner.
+
+Three sources are joined: the lines of every rank, the byte counters of RDMA and Ethernet devices, and (by the caller)
+the bandwidth. Whatever is missing is named; whatever contradicts is a finding; only a job without either passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.fabrics.fabric import Fabric
+from infra.model.reading import Communicator, Family, NcclLog, PayloadEvents
+from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name
+from tasks.rules.wording import and_more
+
+CHECK = "transport-proof"
+_FAILING = {"failed", "degraded", "stalled", "efa-unavailable"}
+# Bootstrap, health checks and metrics go over Ethernet too: above this share of all bytes, it carries the collective.
+ETHERNET_SHARE = 0.2
+CHATTER_BYTES = 100_000_000  # what bootstrap and metrics of a short probe may move over Ethernet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What the caller knows of the job; None and 0 where it does not."""
+
+    fabric: Fabric | None = None
+    nodes: int | None = None
+    communicators: int = 1
+    ended: bool = False  # the program said that it came to its end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """The outcome, with what is missing and what contradicts."""
+
+    outcome: Outcome
+    transport: Transport
+    missing: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = field(default=())
+
+    def verdict(self) -> Verdict:
+        """As a gate reads it."""
+        shown = self.transport.name or "nothing"
+        reason = "; ".join([f.wording() for f in self.findings if f.level is not Level.INFO][:4])
+        if not reason and self.missing:
+            reason = "not proven: " + and_more(self.missing, 4)
+        return Verdict(
+            check=CHECK,
+            outcome=self.outcome,
+            observed=f"{shown}, gdr {self.transport.gdr or 'not shown'}, evidence {self.transport.evidence}",
+            limit="RDMA with GPUDirect on every rank of every communicator",
+            statistic="lines of every rank, byte counters of every node",
+            reason=reason or "every rank of every communicator is on the fabric",
+            findings=self.findings,
+        )
+
+
+def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None) -> Proof:
+    """Join log and counters. Fail beats unmeasured; a pass needs everything."""
+    transport = describe(log, fabric=expected.fabric, nodes=expected.nodes)
+    counted = _judge_counters(payload.counters if payload else (), expected)
+    contradictions = _contradictions(transport, counted.findings)
+    findings = (*transport.findings, *counted.findings, *contradictions)
+    missing = (*_missing(log, transport, expected), *counted.missing)
+    if transport.verdict in _FAILING or any(f.level is Level.BLOCK for f in counted.findings):
+        outcome = Outcome.FAIL
+    elif missing or contradictions or transport.verdict != "healthy":
+        outcome = Outcome.UNMEASURED
+        missing = missing or (f"the log shows {transport.verdict}",)
+    else:
+        outcome = Outcome.PASS
+    return Proof(outcome=outcome, transport=transport, missing=missing, findings=findings)
+
+
+def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[str, ...]:
+    """Everything that a proof needs and this log lacks."""
+    lacks: list[str] = []
+    if not expected.ended:
+        lacks.append("the end of the run (no end line, so the log may be cut)")
+    if log.torn:
+        lacks.append("the rest of the last line (the log ends inside it)")
+    if log.overflow:
+        lacks.append("room: more ranks or communicators than are followed")
+    if transport.evidence != "channels":
+        lacks.append("channel lines (NCCL_DEBUG_SUBSYS=INIT,NET and at least one collective)")
+    elif transport.gdr != "all" and (expected.fabric is None or expected.fabric.gdr):
+        lacks.append("GPUDirect on every channel")
+    lacks += _missing_hosts(log, expected)
+    lacks += _missing_channels(log)
+    lacks += _missing_ranks(log, expected)
+    return tuple(dict.fromkeys(lacks))
+
+
+def _missing_hosts(log: NcclLog, expected: Expected) -> Iterable[str]:
+    hosts = {r.host for r in log.ranks if r.host}
+    wanted = max(2, expected.nodes or 2)
+    if len(hosts) < wanted:
+        yield f"lines of {wanted} distinct hosts (there are {len(hosts)})"
+    elif expected.nodes is not None and len(hosts) > expected.nodes:
+        yield f"agreement on the hosts: {len(hosts)} names for {expected.nodes} nodes"
+    if any(not r.host for r in log.ranks):
+        yield "the host in front of some lines"
+    counts = {n for r in log.ranks for n in r.nics}
+    if len(counts) > 1:
+        yield f"agreement on the number of NICs (ranks see {sorted(counts)})"
+    fabric = expected.fabric
+    if fabric is not None and fabric.provider and not counts:
+        yield "the number of NICs that each rank found"
+
+
+def _missing_channels(log: NcclLog) -> Iterable[str]:
+    """Every host must be seen to send and to receive over every channel."""
+    everyone = {i for r in log.ranks for i in (*r.send_channels, *r.receive_channels)}
+    announced = max((r.coll_channels or 0 for r in log.ranks), default=0)
+    everyone |= set(range(announced))
+    for host in sorted({r.host for r in log.ranks if r.host}):
+        of_host = [r for r in log.ranks if r.host == host]
+        for direction, seen in (
+            ("send", {i for r in of_host for i in r.send_channels}),
+            ("receive", {i for r in of_host for i in r.receive_channels}),
+        ):
+            if everyone - seen:
+                yield f"{direction} channels {and_more([str(i) for i in sorted(everyone - seen)], 6)} of {host}"
+    connected = {bool(r.connected_rings) for r in log.ranks}
+    if len(connected) > 1:
+        yield "the ring summary of some ranks"
+    if any(False in r.ring_gdr for r in log.ranks):
+        yield "GPUDirect in every ring summary"
+
+
+def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
+    spanning = [c for c in log.communicators if any(n > 1 for n in c.nranks)]
+    if len(spanning) < max(1, expected.communicators):
+        yield f"{max(1, expected.communicators)} communicators (there are {len(spanning)})"
+    for communicator in spanning:
+        yield from _missing_members(log, communicator)
+    largest = max((c.size or 0 for c in spanning), default=0)
+    if expected.nodes and expected.fabric and largest != expected.nodes * expected.fabric.gpus:
+        yield f"a communicator of {expected.nodes * expected.fabric.gpus} ranks (the largest has {largest})"
+    wide = [c for c in spanning if c.size == largest]
+    if wide and all(c.nnodes for c in wide) and all(c.nodes == 1 for c in wide):
+        yield "a communicator across nodes"
+    if sum(1 for c in wide) < expected.communicators:
+        yield f"{expected.communicators} communicators of {largest} ranks (there are {len(wide)})"
+
+
+def _missing_members(log: NcclLog, communicator: Communicator) -> Iterable[str]:
+    name = f"communicator {communicator.id}"
+    size = communicator.size
+    if size is None or communicator.contradictory or len(communicator.nnodes) > 1:
+        yield f"agreement on {name}: its ranks contradict each other"
+        return
+    present = {m.rank for m in communicator.members}
+    absent = sorted(set(range(size)) - present)
+    if absent:
+        yield f"rank {and_more([str(r) for r in absent], 6)} of {name}"
+    if max(present, default=0) >= size:
+        yield f"agreement on the ranks of {name}"
+    hosts = {m.host for m in communicator.members if m.host}
+    if communicator.nodes is not None and not absent and len(hosts) != communicator.nodes:
+        yield f"agreement on the nodes of {name}: it says {communicator.nodes}, its ranks are on {len(hosts)} hosts"
+    for member in communicator.members:
+        if not member.complete:
+            yield f"Init COMPLETE of rank {member.rank} of {name}"
+        elif not _on_fabric(log, member.network, member.host, member.pid, member.device):
+            yield f"the network of rank {member.rank} of {name}"
+
+
+def _on_fabric(log: NcclLog, network: str, host: str, pid: str, device: int | None) -> bool:
+    """A verbs-class network, or Libfabric with an RDMA provider named by the same process."""
+    if not network:
+        return False
+    family = family_of_name(log, network)
+    if family in RDMA_FAMILIES:
+        return True
+    if family is not Family.LIBFABRIC:
+        return False
+    own = [r for r in log.ranks if r.host == host and r.pid == pid and (device is None or r.device in {device, None})]
+    return any(p.startswith("efa") for r in own for p in r.providers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Counted:
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def _judge_counters(counters: tuple[Mapping[str, Any], ...], expected: Expected) -> _Counted:
+    """Bytes moved between `before` and `after` on every node: RDMA devices against Ethernet interfaces."""
+    nodes = sorted({str(c.get("node")) for c in counters})
+    findings: list[Finding] = []
+    missing: list[str] = []
+    for node in nodes:
+        before = [c for c in counters if str(c.get("node")) == node and c.get("when") == "before"]
+        after = [c for c in counters if str(c.get("node")) == node and c.get("when") == "after"]
+        if len(before) != 1 or len(after) != 1:
+            missing.append(f"counters before and after on {node}")
+            continue
+        rdma, ethernet = (_moved(before[0].get(kind), after[0].get(kind)) for kind in ("rdma", "ethernet"))
+        findings += _judge_node(node, rdma, ethernet)
+    if nodes and expected.nodes is not None and len(nodes) != expected.nodes:
+        missing.append(f"counters of {expected.nodes} nodes (there are {len(nodes)})")
+    return _Counted(findings=tuple(findings), missing=tuple(missing))
+
+
+def _judge_node(node: str, rdma: float | None, ethernet: float | None) -> list[Finding]:
+    if rdma is None or ethernet is None:
+        # A pod may not see the host's devices; then the log has to carry the proof alone.
+        return [
+            Finding(
+                level=Level.INFO,
+                code="counters-not-visible",
+                object=f"node {node}",
+                observed="byte counters of "
+                + ("RDMA devices" if rdma is None else "Ethernet")
+                + " cannot be read there",
+            )
+        ]
+    total = rdma + ethernet
+    if ethernet > CHATTER_BYTES and ethernet / total > ETHERNET_SHARE:
+        return [
+            Finding(
+                level=Level.BLOCK,
+                code="bytes-on-ethernet",
+                object=f"node {node}",
+                observed=f"{ethernet / 1e9:.1f} GB over Ethernet, {rdma / 1e9:.1f} GB over RDMA devices",
+                expected="the collective on the RDMA devices",
+                remedy="The job runs over TCP on this node, whatever its log says; look at its rank's NET lines",
+            )
+        ]
+    if rdma == 0:
+        return [
+            Finding(
+                level=Level.WARN,
+                code="rdma-counters-still",
+                object=f"node {node}",
+                observed="no byte moved on any RDMA device",
+                remedy="The counters may belong to other devices than the job's; read them on the node",
+            )
+        ]
+    return []
+
+
+def _moved(before: object, after: object) -> float | None:
+    """Bytes in both directions over all devices; None when nothing can be read or a counter went back."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return None
+    total, read = 0.0, False
+    for device, counters in after.items():
+        earlier = before.get(device)
+        if not isinstance(counters, Mapping) or not isinstance(earlier, Mapping):
+            continue
+        for name, value in counters.items():
+            start = earlier.get(name)
+            if not str(name).endswith("bytes") or not isinstance(value, int) or not isinstance(start, int):
+                continue
+            if value < start:
+                return None
+            read = True
+            total += value - start
+    return total if read else None
+
+
+def _contradictions(transport: Transport, counted: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    codes = {f.code for f in counted}
+    if transport.rdma and "bytes-on-ethernet" in codes:
+        observed = f"the log says {transport.name}, the counters say Ethernet"
+    elif transport.rdma and "rdma-counters-still" in codes:
+        observed = f"the log says {transport.name}, but no RDMA counter moved"
+    else:
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            code="log-against-counters",
+            object="job",
+            observed=observed,
+            remedy="Believe neither; find out which process wrote which line before going on",
+        ),
+    )
