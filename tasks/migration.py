@@ -1,0 +1,289 @@
+"""The eleven steps. Each reads, judges, acts and reads back; each finds its own work done and says so.
+
+What a step leaves in the record is what later steps and the report read: plain JSON, small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from infra.errors import NotFound, Refused, Unmeasured
+from infra.kube import read, records
+from infra.model.evidence import Evidence
+from infra.model.pools import Pool
+from infra.model.record import Step, StepState
+from infra.model.spec import Strategy
+from infra.model.verdict import Gate, Level, Outcome, Verdict, worst
+from tasks import approvals, drain, fence, planning, pools
+from tasks import readiness as ready
+from tasks import report as reporting
+from tasks import soak as soaking
+from tasks import validate as validation
+from tasks.identity import pool_words
+from tasks.rules import gate as gates
+from tasks.rules.wording import and_more, plural
+from tasks.run import Done, Run
+
+_SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
+_CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
+
+
+def plan(run: Run) -> Done:
+    """Step 1. Refuses, with every finding in the record, before anything is touched."""
+    found = planning.survey(run)
+    if found.blocks:
+        for finding in found.blocks:
+            run.say(f"block {finding.code}: {finding.wording()}")
+        raise Refused(
+            f"plan {run.name}",
+            found.summary.removeprefix("refused: "),
+            expected="no blocking finding",
+            remedy="mend what it names; see all of them: poolshift plan SPEC",
+        )
+    if found.strategy is Strategy.SWAP:
+        raise Refused(
+            f"plan {run.name}",
+            "the reservation cannot hold both pools at once, so the nodes must be swapped in slices",
+            expected="room for both pools",
+            remedy="reserve the target's nodes beside the source's, or migrate in two specs of half the nodes",
+        )
+    run.say(f"plan: {found.summary}")
+    return Done(summary=found.summary, data=found.to_dict())
+
+
+def baseline(run: Run) -> Done:
+    """Step 2. The source pool, measured with the same probes on its idle nodes, so that like is compared with like."""
+    if run.spec.gate.max_step_ratio is None:
+        return Done(summary="not asked for: the gate compares nothing with the source pool")
+    pool = _source(run)
+    found = validation.measure(run.kube, pool, run.spec, run.name, run.hash, run.clock, run.say)
+    return Done(summary=found.summary, data=found.to_dict())
+
+
+def provision(run: Run) -> Done:
+    """Step 3. The cloud is kept from working against us first; what it was like before is in the record."""
+    for note, cloud, part in (
+        (_SOURCE_PRIOR, run.source, run.spec.source),
+        (_TARGET_PRIOR, run.target, run.spec.target),
+    ):
+        if cloud.find(part) is not None:
+            _remember(run, note, cloud.fence_for_run(part, run.name))
+    pool = pools.provision(run.target, run.spec.target, run.name, run.clock, run.say)
+    _remember(run, _TARGET_PRIOR, run.target.fence_for_run(run.spec.target, run.name))
+    summary = f"{pool_words(run.spec.target)}: {pool.state.value}, {plural(pool.nodes, 'node')} of {pool.machine_type}"
+    return Done(summary=summary, data={"pool": _pool(pool)})
+
+
+def readiness(run: Run) -> Done:
+    """Step 4. Not ready is no end: the cheap proof that follows shows what a job would get on such a pool."""
+    pool = _target(run)
+    csi = _CSI.get(pool.kind, "") if getattr(run.spec.target, "lustre", None) else ""
+    verdict = ready.settle(run.kube, pool, run.clock, run.say, csi)
+    for finding in verdict.findings:
+        run.say(f"{finding.level.value} {finding.code}: {finding.wording()}")
+    return _judged((verdict,), verdict.reason)
+
+
+def validate(run: Run) -> Done:
+    """Step 5. From cheap to dear, stopping at the first thing that decides."""
+    base = run.data(Step.BASELINE)
+    found = validation.validate(
+        run.kube,
+        _target(run),
+        run.spec,
+        run.name,
+        run.hash,
+        run.clock,
+        run.say,
+        baseline=_evidence(base),
+        readiness=_verdicts(run.data(Step.READINESS)),
+    )
+    done = _judged(found.verdicts, found.summary)
+    return Done(summary=done.summary, state=done.state, data={**done.data, **found.to_dict()})
+
+
+def gate(run: Run) -> Done:
+    """Step 6. Every required verdict pass, on evidence that is fresh and of this pool."""
+    found = judge(run)
+    for verdict in found.verdicts:
+        run.say(f"gate {verdict.check}: {verdict.outcome.value}. {verdict.reason}")
+    return _gate_done(found)
+
+
+def judge(run: Run) -> Gate:
+    """The gate as it stands now, from the record's evidence and the pool's nodes as they are at this moment."""
+    pool = _target(run)
+    snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
+    return gates.judge(
+        evidence=_evidence(run.data(Step.VALIDATE)),
+        baseline=_evidence(run.data(Step.BASELINE)),
+        readiness=_verdicts(run.data(Step.READINESS)),
+        spec=run.spec,
+        spec_hash=run.hash,
+        pool=pool,
+        node_uids=frozenset(n.uid for n in planning.nodes_of(snapshot, pool)),
+        now=run.clock.now(),
+    )
+
+
+def approval(run: Run) -> Done:
+    """Step 7. Who, when and why are in the record before any work moves."""
+    found = approvals.granted(run.kube, run.name)
+    if found is None:
+        raise Unmeasured(
+            f"run {run.name}", "nobody approved it", remedy=f"poolshift approve {run.name} --reason WHY, then run again"
+        )
+    return Done(summary=f"approved by {found['by']} at {found['at']}: {found['reason']}", data=found)
+
+
+def migrate(run: Run) -> Done:
+    """Step 8. The target opens, the source is fenced, and the work moves in waves, gangs as one."""
+    source, target = _source(run), _target(run)
+    snapshot = read.snapshot(run.kube)
+    old, new = planning.nodes_of(snapshot, source), planning.nodes_of(snapshot, target)
+    run.target.release(run.spec.target)
+    fence.release(run.kube, [n.name for n in new])
+    found = drain.move(
+        run.kube,
+        run.spec,
+        [n.name for n in old],
+        [n.name for n in new],
+        run.name,
+        run.clock,
+        run.say,
+    )
+    return Done(summary=found.summary, data=found.to_dict())
+
+
+def soak(run: Run) -> Done:
+    """Step 9. Time, with conditions; then the transport once more, on the nodes that are idle."""
+    target = _target(run)
+    verdict = soaking.soak(run.kube, target, _moved(run.data(Step.MIGRATE)), run.spec.soak, run.name, run.say)
+    verdicts = [verdict]
+    data: dict[str, Any] = {}
+    if verdict.outcome is Outcome.PASS and run.spec.soak.repeat_proof:
+        proof = validation.repeat_proof(run.kube, target, run.spec, run.name, run.hash, run.clock, run.say)
+        verdicts += proof.verdicts
+        data = proof.to_dict()
+    done = _judged(verdicts, verdict.reason)
+    return Done(summary=done.summary, state=done.state, data={**data, **done.data})
+
+
+def retire(run: Run) -> Done:
+    """Step 10. The gate once more on fresh facts; the source proven empty by UID; only then is it deleted."""
+    found = judge(run)
+    if found.outcome is not Outcome.PASS:
+        return _gate_done(found)
+    source = run.source_pool()
+    if source is None:
+        return Done(summary=f"{pool_words(run.spec.source)} is gone", data={"outcome": Outcome.PASS})
+    snapshot = read.snapshot(run.kube, source.node_selector, owners=False, storage=False)
+    nodes = planning.nodes_of(snapshot, source)
+    left = drain.verify_empty(run.kube, {n.name: n.uid for n in nodes})
+    blocks = [f for f in left if f.level is Level.BLOCK]
+    if blocks:
+        return Done(
+            summary=f"not empty: {and_more([f.wording() for f in blocks], 3)}",
+            state=StepState.HELD,
+            data={"outcome": Outcome.FAIL, "findings": [f.to_dict() for f in left]},
+        )
+    run.say(f"{pool_words(run.spec.source)} is empty: {plural(len(nodes), 'node')} verified by UID")
+    if not run.spec.retire.enabled:
+        return Done(summary="kept, empty and fenced, as the spec says", data={"outcome": Outcome.PASS, "kept": True})
+    pools.retire(run.source, run.spec.source, run.clock, run.say)
+    _give_back(run)
+    return Done(
+        summary=f"{pool_words(run.spec.source)} retired: {plural(len(nodes), 'node')} verified empty, then deleted",
+        data={"outcome": Outcome.PASS, "nodes": [n.name for n in nodes]},
+    )
+
+
+def report(run: Run) -> Done:
+    """Step 11."""
+    path = reporting.write(run)
+    run.say(f"report: {path}")
+    facts = reporting.facts(run.record())
+    return Done(summary=facts["headline"], data={"html": str(path), "outcome": Outcome.PASS})
+
+
+def _source(run: Run) -> Pool:
+    pool = run.source_pool()
+    if pool is None:
+        raise NotFound(pool_words(run.spec.source), "not found in the cloud", remedy="correct source in the spec")
+    return pool
+
+
+def _target(run: Run) -> Pool:
+    pool = run.target_pool()
+    if pool is None:
+        raise NotFound(
+            pool_words(run.spec.target),
+            "was made and is gone",
+            remedy=f"somebody deleted it: poolshift rollback SPEC, then start again ({run.name})",
+        )
+    return pool
+
+
+def _remember(run: Run, note: str, prior: Mapping[str, Any]) -> None:
+    """Keep the state before us, once: a second run must not take our own state for the prior one."""
+    record = records.read(run.kube, run.name)
+    if record is not None and note not in record.notes:
+        records.write_note(run.kube, run.name, note, dict(prior))
+
+
+def _give_back(run: Run) -> None:
+    """The target's cloud settings go back to what they were: it is an ordinary pool from now on."""
+    record = records.read(run.kube, run.name)
+    prior = record.notes.get(_TARGET_PRIOR) if record else None
+    if isinstance(prior, dict):
+        run.target.unfence(run.spec.target, prior)
+
+
+def _judged(verdicts: Iterable[Verdict], summary: str) -> Done:
+    listed = list(verdicts)
+    outcome = worst(v.outcome for v in listed)
+    return Done(
+        summary=summary,
+        state=StepState.DONE if outcome is Outcome.PASS else StepState.HELD,
+        data={"outcome": outcome, "verdicts": [v.to_dict() for v in listed]},
+    )
+
+
+def _gate_done(found: Gate) -> Done:
+    bad = [v for v in found.verdicts if v.outcome is not Outcome.PASS]
+    reasons = [f"{v.check}: {v.reason}" for v in bad] + [f"{name}: no verdict" for name in found.missing]
+    summary = "every verdict pass" if found.outcome is Outcome.PASS else "held: " + and_more(reasons, 3)
+    return Done(
+        summary=summary,
+        state=StepState.DONE if found.outcome is Outcome.PASS else StepState.HELD,
+        data={
+            "outcome": found.outcome,
+            "required": list(found.required),
+            "missing": list(found.missing),
+            "verdicts": [v.to_dict() for v in found.verdicts],
+        },
+    )
+
+
+def _evidence(data: Mapping[str, Any]) -> list[Evidence]:
+    return [Evidence.from_dict(item) for item in data.get("evidence") or ()]
+
+
+def _verdicts(data: Mapping[str, Any]) -> list[Verdict]:
+    return [Verdict.from_dict(item) for item in data.get("verdicts") or ()]
+
+
+def _moved(data: Mapping[str, Any]) -> list[str]:
+    return [str(item) for item in data.get("workloads") or ()]
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    return {
+        "name": pool.name,
+        "identity": pool.identity,
+        "machine_type": pool.machine_type,
+        "nodes": pool.nodes,
+        "zones": list(pool.zones),
+        "reservation": pool.reservation,
+    }

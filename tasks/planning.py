@@ -1,0 +1,177 @@
+"""The plan: read cluster and cloud once, judge everything, change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra import fabrics
+from infra.kube import read
+from infra.model.cluster import Node, Taint
+from infra.model.pools import Pool, Request
+from infra.model.spec import EksTarget, ExternalPool, GkeTarget, Strategy
+from infra.model.survey import Survey
+from infra.model.verdict import Finding, Level
+from infra.model.workload import Snapshot
+from infra.probes import catalogue
+from tasks import pools
+from tasks.identity import pool_words
+from tasks.rules import cost, preflight
+from tasks.rules.placement import TargetShape, shape_of
+from tasks.rules.waves import MovePlan, plan_move
+from tasks.rules.wording import plural
+from tasks.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that `migrate` would do. `requests` are exactly those that it sends."""
+
+    run: str
+    source: str
+    target: str
+    strategy: Strategy
+    findings: tuple[Finding, ...]
+    requests: tuple[Request, ...]
+    moves: MovePlan
+    estimate: cost.Estimate
+    simulated: bool
+
+    @property
+    def blocks(self) -> tuple[Finding, ...]:
+        """What must be mended first."""
+        return tuple(f for f in self.findings if f.level is Level.BLOCK)
+
+    @property
+    def exit_code(self) -> int:
+        """0: migrate would start; 5: it would refuse."""
+        return 5 if self.blocks else 0
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        if self.blocks:
+            return f"refused: {self.blocks[0].wording()}" + (
+                f" (and {plural(len(self.blocks) - 1, 'more blocking finding')})" if len(self.blocks) > 1 else ""
+            )
+        warnings = sum(f.level is Level.WARN for f in self.findings)
+        return (
+            f"{self.strategy.value}: {plural(self.moves.pods, 'pod')} in {plural(len(self.moves.waves), 'wave')}, "
+            f"{plural(len(self.moves.gangs), 'gang')} as one, {plural(warnings, 'warning')}, "
+            f"validation {self.estimate.wording()}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, for --json, the record and the artifact."""
+        return {
+            "run": self.run,
+            "source": self.source,
+            "target": self.target,
+            "exit_code": self.exit_code,
+            "summary": self.summary,
+            "strategy": self.strategy.value,
+            "findings": [f.to_dict() for f in self.findings],
+            "requests": [{"verb": r.verb, "object": r.object, "body": _plain(r.body)} for r in self.requests],
+            "moves": self.moves.to_dict(),
+            "gpu_minutes": round(self.estimate.gpu_minutes, 1),
+            "simulated": self.simulated,
+        }
+
+    def markdown(self) -> str:
+        """The plan for a person."""
+        import yaml
+
+        mark = " (simulated)" if self.simulated else ""
+        lines = [f"# Plan {self.run}{mark}", "", f"{self.source} -> {self.target}", "", f"**{self.summary}**", ""]
+        if self.findings:
+            lines += ["## Findings", ""]
+            lines += [f"- {f.level.value.upper()} `{f.code}` {f.wording()}" for f in self.findings]
+            lines.append("")
+        lines += ["## Waves", ""]
+        for wave in self.moves.waves:
+            lines.append(f"{wave.number}. {', '.join(wave.nodes)}: {plural(len(wave.pods), 'pod')}")
+            lines += [f"   - {p.pod} waits for {p.waits_for}" for p in wave.pods if p.waits_for][:10]
+        lines += ["", f"Validation: {self.estimate.wording()}", "", "## Requests, as migrate sends them", ""]
+        for request in self.requests:
+            body = yaml.safe_dump(_plain(request.body), sort_keys=False, allow_unicode=True).rstrip()
+            lines += [f"### {request.verb} {request.object}", "", "```yaml", body, "```", ""]
+        return "\n".join(lines)
+
+
+def survey(run: Run) -> Plan:
+    """Read and judge. Raises what the adapters raise when cluster or cloud cannot be read at all."""
+    spec = run.spec
+    looked = pools.look(run.target, spec, run.name)
+    findings = preflight.judge(looked, spec, run.name, run.clock.now())
+    snapshot = read.snapshot(run.kube)
+    source_nodes = nodes_of(snapshot, looked.source)
+    target_nodes = nodes_of(snapshot, looked.existing)
+    shape = shape_of(target_nodes) or _shape(run, looked)
+    moves = plan_move(
+        snapshot,
+        spec.drain,
+        [n.name for n in source_nodes],
+        shape,
+        [n.name for n in target_nodes],
+    )
+    blocked = any(f.level is Level.BLOCK for f in findings)
+    return Plan(
+        run=run.name,
+        source=pool_words(spec.source),
+        target=pool_words(spec.target),
+        strategy=preflight.strategy(looked, spec),
+        findings=(*findings, *moves.findings),
+        requests=() if blocked and looked.machine is None else tuple(run.target.render(spec.target, run.name)),
+        moves=moves,
+        estimate=_estimate(run, looked),
+        simulated=run.simulated,
+    )
+
+
+def nodes_of(snapshot: Snapshot, pool: Pool | None) -> list[Node]:
+    """The pool's nodes, by the labels that its cloud gives them. No pool, or no labels: none."""
+    if pool is None or not pool.node_selector:
+        return []
+    wanted = pool.node_selector.items()
+    return [n for n in snapshot.nodes if all(n.labels.get(key) == value for key, value in wanted)]
+
+
+def _shape(run: Run, looked: Survey) -> TargetShape | None:
+    """What a node of the target will look like, before it exists."""
+    target = run.spec.target
+    if isinstance(target, ExternalPool):
+        return None
+    fabric = fabrics.fabric_of(target.machine_type)
+    machine = looked.machine
+    gpus = {fabric.gpu_resource: fabric.gpus} if fabric else {}
+    rdma = dict(machine.rdma) if machine else dict(fabric.rdma_resources) if fabric else {}
+    return TargetShape(
+        labels={"node.kubernetes.io/instance-type": target.machine_type, **_pool_label(target), **target.labels},
+        taints=tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in target.taints),
+        allocatable={**gpus, **rdma},
+        nodes=target.nodes,
+    )
+
+
+def _pool_label(target: EksTarget | GkeTarget) -> Mapping[str, str]:
+    key = "eks.amazonaws.com/nodegroup" if isinstance(target, EksTarget) else "cloud.google.com/gke-nodepool"
+    return {key: target.name}
+
+
+def _estimate(run: Run, looked: Survey) -> cost.Estimate:
+    """Both sides: the baseline measures the source as the validation does the target."""
+    target = run.spec.target
+    machine_type = target.machine_type or (looked.source.machine_type if looked.source else "")
+    fabric = fabrics.fabric_of(machine_type)
+    nodes = target.nodes if not isinstance(target, ExternalPool) else looked.existing.nodes if looked.existing else 0
+    return cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+
+
+def _plain(data: Any) -> Any:
+    """Mappings and tuples as dicts and lists, so that YAML and JSON write them without tags."""
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, tuple | list):
+        return [_plain(item) for item in data]
+    return data

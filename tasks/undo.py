@@ -1,0 +1,93 @@
+"""Rollback: what a run changed goes back, exactly; what it did not change is not touched. Safe to run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.errors import NotFound, Refused
+from infra.kube import read, records
+from infra.model.record import Step, StepState
+from infra.model.verdict import Level
+from tasks import drain, fence, planning, pools
+from tasks.identity import pool_words
+from tasks.rules.wording import and_more, plural
+from tasks.run import Run
+
+
+def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
+    """Undo the run on the cluster and in the cloud, and forget its record.
+
+    Raises:
+        NotFound: no such run in this cluster.
+        Refused: the source pool is already deleted, or the target to be removed is not ours or not empty.
+
+    """
+    record = records.read(run.kube, run.name)
+    if record is None:
+        raise NotFound(f"run {run.name}", "no record in this cluster", remedy="poolshift status")
+    retired = record.steps.get(Step.RETIRE)
+    if run.source_pool() is None and retired is not None:
+        raise Refused(
+            f"run {run.name}",
+            f"{pool_words(run.spec.source)} is deleted already ({retired.state.value})",
+            remedy="what is gone cannot be put back; a migration the other way is a new spec",
+        )
+    done: list[str] = []
+    resumed = drain.resume_suspended(run.kube, run.name)
+    if resumed:
+        done.append(f"resumed {and_more(list(resumed), 5)}")
+    restored = fence.unfence(run.kube, run.name)
+    if restored:
+        done.append(f"restored {plural(len(restored), 'node')}: {and_more(sorted(restored), 5)}")
+    done += _clouds(run, record)
+    if remove_target:
+        done += _remove_target(run)
+    ended = _ended(record)
+    records.remove(run.kube, run.name)
+    for line in done:
+        run.say(line)
+    summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back"
+    return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}
+
+
+def _clouds(run: Run, record: records.RunRecord) -> list[str]:
+    """Cloud settings as they were before the run, from the record."""
+    done = []
+    for note, cloud, part in (
+        ("cloud-prior-source", run.source, run.spec.source),
+        ("cloud-prior-target", run.target, run.spec.target),
+    ):
+        prior = record.notes.get(note)
+        if isinstance(prior, dict) and cloud.find(part) is not None:
+            cloud.unfence(part, prior)
+            done.append(f"{pool_words(part)}: cloud settings as before")
+    return done
+
+
+def _remove_target(run: Run) -> list[str]:
+    pool = run.target_pool()
+    if pool is None:
+        return []
+    what = pool_words(run.spec.target)
+    if pool.ours != run.name:
+        raise Refused(what, f"belongs to {pool.ours or 'somebody else'}", expected=f"made by run {run.name}")
+    snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
+    nodes = planning.nodes_of(snapshot, pool)
+    blocks = [f for f in drain.verify_empty(run.kube, {n.name: n.uid for n in nodes}) if f.level is Level.BLOCK]
+    if blocks:
+        raise Refused(
+            what,
+            f"is not empty: {and_more([f.wording() for f in blocks], 3)}",
+            expected="no pod on it",
+            remedy=f"move them: poolshift drain --selector {','.join(f'{k}={v}' for k, v in pool.node_selector.items())}",
+        )
+    pools.retire(run.target, run.spec.target, run.clock, run.say)
+    return [f"{what} deleted"]
+
+
+def _ended(record: records.RunRecord) -> str:
+    last = [step for step in Step if step in record.steps]
+    if not last:
+        return "the start"
+    entry = record.steps[last[-1]]
+    return f"{entry.step.value}{'' if entry.state is StepState.DONE else ' (' + entry.state.value + ')'}"
