@@ -1,0 +1,240 @@
+"""The gate between proof and the first irreversible step. Pure.
+
+Every required check must be answered by evidence that is intact, fresh, of this pool's very nodes and of this spec.
+Figures are judged again here, so limits changed since are the ones that hold. What is missing is unmeasured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from infra.clock import parse_time
+from infra.fabrics import Fabric, fabric_of
+from infra.model.evidence import Evidence
+from infra.model.measurement import Steps, Sweep
+from infra.model.spec import MigrationSpec, RevalidationSpec
+from infra.model.verdict import Gate, Outcome, Verdict, worst
+from tasks.rules import bandwidth, compare, hardware
+from tasks.rules.wording import age, and_more
+
+TRANSPORT, WORKLOAD = "transport-proof", "workload-path"
+CLOCK_SKEW = timedelta(minutes=5)  # evidence from further in the future has a clock that cannot be trusted
+PROBE_OF: Mapping[str, str] = {
+    TRANSPORT: "transport-proof",
+    WORKLOAD: "workload-path",
+    bandwidth.FLOOR: "bandwidth",
+    bandwidth.SHAPE: "bandwidth",
+    bandwidth.PLAUSIBILITY: "bandwidth",
+    hardware.DEVICES: "devices",
+    hardware.STORAGE: "storage",
+    compare.CHECK: "train-step",
+}
+# May run on some of the pool's nodes: as many as the source pool had for its side of the comparison.
+_ON_A_PART = frozenset({compare.CHECK})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Binding:
+    """What evidence must belong to."""
+
+    pool: str
+    machine_type: str
+    node_uids: frozenset[str]
+    spec_hash: str
+    now: datetime
+    max_age: timedelta
+
+
+def required(spec: MigrationSpec | RevalidationSpec) -> tuple[str, ...]:
+    """The checks that this spec asks for, from cheap to dear."""
+    checks = [TRANSPORT, WORKLOAD, bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY, hardware.DEVICES]
+    if spec.validation.storage and spec.validation.storage_claim:
+        checks.append(hardware.STORAGE)
+    if spec.validation.train_step and spec.gate.max_step_ratio is not None:
+        checks.append(compare.CHECK)
+    return tuple(checks)
+
+
+def judge(
+    evidence: Sequence[Evidence],
+    baseline: Sequence[Evidence],
+    spec: MigrationSpec | RevalidationSpec,
+    now: datetime,
+    *,
+    pool: str,
+    machine_type: str,
+    node_uids: Collection[str],
+    spec_hash: str,
+    name: str = "proof",
+) -> Gate:
+    """All required checks.
+
+    Args:
+        evidence: of the pool to be proven, one validation's.
+        baseline: of the source pool, for the step-time comparison.
+        spec: limits and what is asked for.
+        now: against which ages are told.
+        pool: the pool's identity.
+        machine_type: of the pool; its figures hold where the spec names none.
+        node_uids: of the pool's nodes as they are now. A node replaced since has proven nothing.
+        spec_hash: of `spec`, as the evidence carries it.
+        name: of the gate, for the report.
+
+    """
+    binding = Binding(
+        pool=pool,
+        machine_type=machine_type,
+        node_uids=frozenset(node_uids),
+        spec_hash=spec_hash,
+        now=now,
+        max_age=spec.gate.max_evidence_age,
+    )
+    checks = required(spec)
+    verdicts = tuple(_answer(check, evidence, baseline, spec, binding) for check in checks)
+    return Gate(name=name, required=checks, verdicts=verdicts)
+
+
+def refusal(evidence: Evidence, binding: Binding, *, partial: bool = False) -> str:
+    """Why this evidence does not count, or "". `partial`: it may come from some of the nodes."""
+    if not evidence.intact:
+        return "was altered after it was sealed"
+    if not evidence.complete:
+        return "is not complete: the probe did not come to its end, or its output was cut"
+    if evidence.pool != binding.pool:
+        return f"is of pool {evidence.pool or 'unknown'}"
+    if evidence.machine_type != binding.machine_type:
+        return f"is of machine type {evidence.machine_type or 'unknown'}"
+    if evidence.spec_hash != binding.spec_hash:
+        return "was measured under another spec"
+    if reason := _other_nodes(evidence, binding, partial=partial):
+        return reason
+    return _stale(evidence, binding)
+
+
+def _other_nodes(evidence: Evidence, binding: Binding, *, partial: bool) -> str:
+    measured = set(evidence.node_uids)
+    if not binding.node_uids or not measured:
+        return "names no nodes"
+    gone = measured - binding.node_uids
+    if gone:
+        return f"is of {len(gone)} nodes that are no longer in the pool (other UIDs)"
+    left_out = binding.node_uids - measured
+    return f"leaves out {len(left_out)} nodes of the pool" if left_out and not partial else ""
+
+
+def _stale(evidence: Evidence, binding: Binding) -> str:
+    try:
+        measured = parse_time(evidence.measured)
+    except ValueError:
+        return "does not say when it was measured"
+    if measured > binding.now + CLOCK_SKEW:
+        return f"claims to be from {evidence.measured}, which is in the future"
+    if binding.now - measured > binding.max_age:
+        return f"is {age(measured, binding.now)} old (gate.max_evidence_age)"
+    return ""
+
+
+def _answer(
+    check: str,
+    evidence: Sequence[Evidence],
+    baseline: Sequence[Evidence],
+    spec: MigrationSpec | RevalidationSpec,
+    binding: Binding,
+) -> Verdict:
+    """One check: every piece of its probe's evidence that counts must pass, and none may be altered."""
+    of_probe = [e for e in evidence if e.probe == PROBE_OF[check]]
+    refused = {e.id or "?": why for e in of_probe if (why := refusal(e, binding, partial=check in _ON_A_PART))}
+    accepted = [e for e in of_probe if not refusal(e, binding, partial=check in _ON_A_PART)]
+    if not accepted or any(not e.intact for e in of_probe):
+        why = and_more(sorted({f"evidence {e_id[:8]} {text}" for e_id, text in refused.items()}), 3)
+        stored = [v for e in of_probe if (v := e.verdict(check)) is not None and v.outcome is not Outcome.PASS]
+        reason = why or f"probe {PROBE_OF[check]} was not run"
+        if stored:
+            reason += f"; it said: {stored[0].reason}"
+        return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason)
+    verdicts = [_judge_one(check, e, baseline, spec, binding) for e in accepted]
+    outcome = worst(v.outcome for v in verdicts)
+    decisive = next(v for v in verdicts if v.outcome is outcome)
+    return replace(decisive, evidence=tuple(e.id for e in accepted))
+
+
+def _judge_one(
+    check: str,
+    evidence: Evidence,
+    baseline: Sequence[Evidence],
+    spec: MigrationSpec | RevalidationSpec,
+    binding: Binding,
+) -> Verdict:
+    if check in _SWEEP:
+        return _SWEEP[check](evidence, spec, binding)
+    if check == compare.CHECK:
+        return _step_time(evidence, baseline, spec, binding)
+    stored = evidence.verdict(check)
+    return stored or Verdict(check=check, outcome=Outcome.UNMEASURED, reason="the evidence does not answer it")
+
+
+def _sweep(evidence: Evidence) -> Sweep:
+    return Sweep.from_dict(evidence.reading.get("sweep") or {})
+
+
+def _expected(evidence: Evidence, spec: MigrationSpec | RevalidationSpec, binding: Binding) -> bandwidth.Expected:
+    """What the sweep had to be, from spec, pool and machine type, never from what the run says of itself."""
+    fabric = fabric_of(binding.machine_type)
+    gpus = fabric.gpus if fabric else evidence.reading.get("gpus_per_node")
+    return bandwidth.Expected(
+        nodes=len(binding.node_uids),
+        gpus=gpus if isinstance(gpus, int) else 0,
+        sizes=tuple(spec.validation.sweep_sizes),
+    )
+
+
+def _floor(evidence: Evidence, spec: MigrationSpec | RevalidationSpec, binding: Binding) -> Verdict:
+    expected, floors = _expected(evidence, spec, binding), spec.gate.min_busbw_gb_s
+    return bandwidth.judge_floor(_sweep(evidence), expected, fabric_of(binding.machine_type), floors)
+
+
+def _shape(evidence: Evidence, spec: MigrationSpec | RevalidationSpec, binding: Binding) -> Verdict:
+    return bandwidth.judge_shape(_sweep(evidence), _expected(evidence, spec, binding))
+
+
+def _plausibility(evidence: Evidence, spec: MigrationSpec | RevalidationSpec, binding: Binding) -> Verdict:
+    fabric: Fabric | None = fabric_of(binding.machine_type)
+    return bandwidth.judge_plausibility(_sweep(evidence), _expected(evidence, spec, binding), fabric)
+
+
+_SWEEP: Mapping[str, Callable[[Evidence, MigrationSpec | RevalidationSpec, Binding], Verdict]] = {
+    bandwidth.FLOOR: _floor,
+    bandwidth.SHAPE: _shape,
+    bandwidth.PLAUSIBILITY: _plausibility,
+}
+
+
+def _step_time(
+    evidence: Evidence, baseline: Sequence[Evidence], spec: MigrationSpec | RevalidationSpec, binding: Binding
+) -> Verdict:
+    """Against the newest run on the source pool with the same image and command line."""
+    limit = spec.gate.max_step_ratio
+    if limit is None:
+        return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason="no limit: gate.max_step_ratio is null")
+    other = [
+        e
+        for e in baseline
+        if e.probe == evidence.probe
+        and e.intact
+        and e.complete
+        and e.pool != binding.pool
+        and (e.image, e.arguments) == (evidence.image, evidence.arguments)
+    ]
+    newest = max(other, key=lambda e: e.measured, default=None)
+    verdict = compare.judge(_steps(newest), _steps(evidence), limit=limit, confidence=spec.gate.confidence)
+    if newest is None:
+        return replace(verdict, reason="no baseline: the same run, intact and complete, on the source pool is missing")
+    return replace(
+        verdict, reason=f"{verdict.reason}; source measured {age(parse_time(newest.measured), binding.now)} ago"
+    )
+
+
+def _steps(evidence: Evidence | None) -> Steps | None:
+    return None if evidence is None else Steps.from_dict(evidence.reading.get("steps") or {})
