@@ -35,12 +35,19 @@ class PerfArgs:
 
 
 def fit(value: float, width: int) -> str:
-    """A number as nccl-tests fits it: two decimals, fewer when it grows, exponents beyond."""
+    """A bandwidth as nccl-tests fits it: two decimals, fewer when it grows, exponents beyond."""
     for decimals in (2, 1, 0):
         text = f"{value:.{decimals}f}"
-        if len(text) <= width - 1 or (decimals == 0 and len(text) <= width):
+        if len(text) <= width:
             return text.rjust(width)
     return f"{value:.1e}".rjust(width)
+
+
+def fit_time(microseconds: float) -> str:
+    """A time in a column of seven: 17.93, 1090.5, 10052, 1.2e+07."""
+    decimals = 2 if microseconds < 100 else 1 if microseconds < 10_000 else 0
+    text = f"{microseconds:.{decimals}f}"
+    return (text if len(text) <= 7 else f"{microseconds:.1e}").rjust(7)
 
 
 def perf(setting: Setting, args: PerfArgs, *, program: str = "all_reduce_perf") -> list[Transcript]:
@@ -68,7 +75,7 @@ def perf(setting: Setting, args: PerfArgs, *, program: str = "all_reduce_perf") 
     at = connect(setting, tapes, START_SECONDS + 0.5, 0) + INIT_SECONDS
     head.say(
         at,
-        f"#{'':58}{'out-of-place':>15}{'':23}{'in-place':>8}          ",
+        f"#{'':62}out-of-place{'':23}in-place          ",
         "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw"
         " #wrong",
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
@@ -100,7 +107,7 @@ def _row(size: int, seconds: list[float], factor: float, *, checked: bool) -> st
     for each in seconds:
         algbw = size / each / 1e9
         wrong = "0" if checked else "N/A"
-        text += f"  {fit(each * 1e6, 7)}  {fit(algbw, 6)}  {fit(algbw * factor, 6)}  {wrong:>5}"
+        text += f"  {fit_time(each * 1e6)}  {fit(algbw, 6)}  {fit(algbw * factor, 6)}  {wrong:>5}"
     return text
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from infra.sandbox.fabric import physics
 from infra.sandbox.fabric.machine import Host
@@ -47,6 +49,7 @@ class FioArgs:
     jobs: int = 1
     depth: int = 1
     runtime: float = 0.0
+    ramp: float = 0.0
 
 
 def client_gb_s(host: Host, system: FileSystem, args: FioArgs, *, clients: int) -> float:
@@ -61,22 +64,33 @@ def client_gb_s(host: Host, system: FileSystem, args: FioArgs, *, clients: int) 
     return min(ceiling, streams, queue, system.provisioned_gb_s / clients)
 
 
-def fio(host: Host, system: FileSystem, args: FioArgs, *, clients: int, start_unix: float, seed: int) -> Transcript:
-    """One fio run with `--output-format=json`."""
+def fio(
+    host: Host, system: FileSystem, jobs: Sequence[FioArgs], *, clients: int, start_unix: float, seed: str
+) -> Transcript:
+    """One fio run with `--output-format=json`: its jobs one after another, as `--stonewall` has them."""
     rng = random.Random(seed)
-    rate = physics.noisy(client_gb_s(host, system, args, clients=clients) * 1e9, rng, 0.02)
-    total = args.size * args.jobs
-    seconds = args.runtime or total / rate
-    moved = int(rate * seconds // args.block * args.block)
+    at, entries = 1.0, []
+    for args in jobs:
+        rate = physics.noisy(client_gb_s(host, system, args, clients=clients) * 1e9, rng, 0.02)
+        seconds = args.runtime or args.size * args.jobs / rate
+        at += args.ramp + seconds
+        entries.append(_job(args, rate, int(rate * seconds // args.block * args.block), seconds))
+    document = {
+        "fio version": "fio-3.36",
+        "timestamp": int(start_unix + at),
+        "timestamp_ms": int((start_unix + at) * 1000),
+        "time": datetime.fromtimestamp(start_unix + at, UTC).strftime("%a %b %e %H:%M:%S %Y"),
+        "jobs": entries,
+    }
     tape = Tape()
-    tape.say(seconds + 1.0, *json.dumps(_document(args, rate, moved, seconds, start_unix), indent=2).split("\n"))
-    return tape.finish(seconds + 1.5)
+    tape.say(at, *json.dumps(document, indent=2).split("\n"))
+    return tape.finish(at + 0.5)
 
 
-def _document(args: FioArgs, rate: float, moved: int, seconds: float, start_unix: float) -> dict[str, object]:
+def _job(args: FioArgs, rate: float, moved: int, seconds: float) -> dict[str, object]:
     reads = "read" in args.rw
     done, idle = _side(args, rate, moved, seconds), _side(args, 0.0, 0, 0.0)
-    job = {
+    return {
         "jobname": args.name,
         "groupid": 0,
         "error": 0,
@@ -101,13 +115,6 @@ def _document(args: FioArgs, rate: float, moved: int, seconds: float, start_unix
         "ctx": moved // args.block,
         "majf": 0,
         "minf": 64,
-    }
-    return {
-        "fio version": "fio-3.36",
-        "timestamp": int(start_unix + seconds),
-        "timestamp_ms": int((start_unix + seconds) * 1000),
-        "time": "",
-        "jobs": [job],
     }
 
 
