@@ -101,6 +101,6 @@ def _pem(certificate: x509.Certificate) -> str:
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
+        serialization.PrivateFormat.TraditionalOpenSSL,  # Kubernetes finds the public half in no other
         serialization.NoEncryption(),
     ).decode()

@@ -80,9 +80,11 @@ class Children:
         return next((child for child in self.children if child.ended() is not None), None)
 
     def restart(self, name: str, command: list[str]) -> Child:
-        """Start `name` again after it was ended."""
-        self.children = [child for child in self.children if child.name != name]
-        return self.start(name, command)
+        """Start `name` again after it was ended, in its old place of the order."""
+        place = next(i for i, child in enumerate(self.children) if child.name == name)
+        child = self.start(name, command)
+        self.children[place] = self.children.pop()
+        return child
 
     def stop(self) -> None:
         """End all, last started first, and wait for each: an etcd that still holds its port spoils the next start."""

@@ -19,7 +19,7 @@ from typing import Any, Self
 from infra.errors import PoolshiftError
 from infra.sandbox.real import certificates
 from infra.sandbox.real.binaries import Binaries, find
-from infra.sandbox.real.children import Children, end
+from infra.sandbox.real.children import Children
 
 USERS = {
     "admin": ("poolshift-sandbox", "system:masters"),
@@ -67,9 +67,10 @@ class RealControlPlane:
         )
 
     def stop_process(self, name: str) -> None:
-        """End one process, as an outage would. The rest goes on; `start_process` brings it back."""
-        child = next(child for child in self.children.children if child.name == name)
-        end(child.process, self.children.patience)
+        """Kill one process, as an outage would. The rest goes on; `start_process` brings it back."""
+        process = next(child.process for child in self.children.children if child.name == name)
+        process.kill()
+        process.wait()
 
     def start_process(self, name: str) -> None:
         """Start one process again where it was: same port, same data. Returns when the API server is ready."""
@@ -130,9 +131,11 @@ def _start(binaries: Binaries, children: Children, port: int) -> RealControlPlan
     )
     children.start("etcd", commands["etcd"])
     _wait_for("etcd", children, lambda: _answers(f"{etcd_url}/health", None, ""))
-    for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
-        children.start(name, commands[name])
+    children.start("kube-apiserver", commands["kube-apiserver"])
     plane._wait(f"{url}/readyz", "kube-apiserver")
+    # Not before: until RBAC has bootstrapped their roles they would be refused, and back off.
+    for name in ("kube-controller-manager", "kube-scheduler"):
+        children.start(name, commands[name])
     # The controller manager's first visible deed; a pod created before it is refused for want of an account.
     plane._wait(f"{url}/api/v1/namespaces/default/serviceaccounts/default", "kube-controller-manager")
     scheduler = f"https://127.0.0.1:{_option(commands['kube-scheduler'], '--secure-port')}/healthz"
