@@ -1,0 +1,160 @@
+"""Write a run's report: HTML for people, Markdown beside it, JSON with every fact."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from infra.clock import parse_time, rfc3339
+from infra.errors import NotFound, PoolshiftError
+from infra.fabrics import ceiling, fabric_of
+from infra.kube import api, records
+from infra.kube.records import RunRecord
+from infra.model.record import Step
+from infra.model.spec import Cluster
+from tasks.rules import story
+from tasks.run import Run
+
+
+def write(run: Run, stopped: PoolshiftError | None = None) -> Path:
+    """Write the report of a run as it stands; returns the HTML file's path."""
+    found = records.read(run.kube, run.name)
+    if found is None:
+        raise NotFound(f"run {run.name}", "no record in this cluster", remedy="poolshift status")
+    return render(found, folder(run.name), simulated=run.simulated, when=_now(run), stopped=stopped)
+
+
+def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
+    """The same for any run of a cluster, by name."""
+    kube = api.connect(cluster)
+    found = records.read(kube, name)
+    if found is None:
+        known = ", ".join(r.name for r in records.list_runs(kube)) or "none"
+        raise NotFound(f"run {name}", "no record in this cluster", expected=f"one of: {known}")
+    where = Path(into) if into else folder(name)
+    return render(found, where, simulated=kube.sandbox is not None, when=rfc3339(kube.clock.now()))
+
+
+def facts(record: RunRecord) -> dict[str, str]:
+    """The report's sentences, by name, with its headline and where it is."""
+    told = story.tell(record.name, record.steps, when="", simulated=False)
+    found = story.facts(record.steps)
+    found.setdefault("report", str(folder(record.name) / "report.html"))
+    return {"headline": told.headline, **found}
+
+
+def folder(name: str) -> Path:
+    """reports/NAME in poolshift's home, or below $POOLSHIFT_REPORTS."""
+    root = os.environ.get("POOLSHIFT_REPORTS")
+    if root:
+        return Path(root).expanduser() / name
+    state = os.environ.get("POOLSHIFT_HOME") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/poolshift"
+    return Path(state).expanduser() / "reports" / name
+
+
+def render(
+    record: RunRecord, where: Path, *, simulated: bool, when: str, stopped: PoolshiftError | None = None
+) -> Path:
+    """Write report.html, report.md and report.json into `where`. Each is complete or absent, never half written."""
+    from jinja2 import Environment, PackageLoader, select_autoescape
+
+    words = stopped.wording() if stopped else ""
+    told = story.tell(record.name, record.steps, when=when, simulated=simulated, stopped=words)
+    model = {**_shallow(told), "pictures": _pictures(record, simulated)}
+    environment = Environment(
+        loader=PackageLoader("tasks", "templates"), autoescape=select_autoescape(enabled_extensions=("html.j2",))
+    )
+    environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
+    where.mkdir(parents=True, exist_ok=True)
+    data = {"story": asdict(told), "spec": record.spec, "steps": {s.value: asdict(r) for s, r in record.steps.items()}}
+    _put(where / "report.json", json.dumps(data, indent=2, default=str, ensure_ascii=False))
+    _put(where / "report.md", environment.get_template("report.md.j2").render(m=model))
+    html = where / "report.html"
+    _put(html, environment.get_template("report.html.j2").render(m=model))
+    return html
+
+
+def _put(path: Path, text: str) -> None:
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _shallow(told: story.Story) -> dict[str, Any]:
+    """Fields as they are: the templates read attributes of verdicts and findings."""
+    return {name: getattr(told, name) for name in told.__dataclass_fields__}
+
+
+def _pictures(record: RunRecord, simulated: bool) -> list[Mapping[str, str]]:
+    from tasks import plots
+
+    before, after = (story.evidence(record.steps, s) for s in (Step.BASELINE, Step.VALIDATE))
+    mark = " Simulated." if simulated else ""
+    pictures: list[Mapping[str, str]] = []
+    sweeps = {"old pool": story.sweep_rows(before), "new pool": story.sweep_rows(after)}
+    shown = {name: rows for name, rows in sweeps.items() if rows}
+    if shown:
+        pictures.append(
+            {
+                "title": "Bandwidth",
+                "svg": plots.curves(shown, _floors(record), _ceiling(record)),
+                "caption": f"All-reduce bus bandwidth by message size, median over rounds.{mark}",
+            }
+        )
+    steps = {"old pool": story.step_seconds(before), "new pool": story.step_seconds(after)}
+    timed = {name: values for name, values in steps.items() if values}
+    if timed:
+        pictures.append(
+            {
+                "title": "Training step",
+                "svg": plots.step_times(timed),
+                "caption": f"Every measured step, warm-up dropped; lines are medians.{mark}",
+            }
+        )
+    bars = _timeline(record)
+    if bars:
+        pictures.append({"title": "Timeline", "svg": plots.timeline(bars), "caption": f"Time of the cluster.{mark}"})
+    return pictures
+
+
+def _floors(record: RunRecord) -> dict[int, float]:
+    """The floors that the gate held the new pool to: the spec's, else the machine type's."""
+    named = (record.spec.get("gate") or {}).get("min_busbw_gb_s") or {}
+    if named:
+        return {int(s): float(v) for s, v in named.items()}
+    target = record.spec.get("target") or {}
+    fabric = fabric_of(str(target.get("machine_type") or ""))
+    if fabric is None:
+        return {}
+    found = {}
+    for size_bytes in (record.spec.get("validation") or {}).get("sweep_sizes") or ():
+        expected = fabric.expectation("all-reduce", int(target.get("nodes") or 0), int(size_bytes))
+        if expected is not None:
+            found[int(size_bytes)] = expected.floor_gb_s
+    return found
+
+
+def _ceiling(record: RunRecord) -> float | None:
+    target = record.spec.get("target") or {}
+    fabric = fabric_of(str(target.get("machine_type") or ""))
+    return ceiling(fabric, "all-reduce", int(target.get("nodes") or 0)) if fabric else None
+
+
+def _timeline(record: RunRecord) -> list[tuple[str, float, float]]:
+    spans = [
+        (r.step.value, parse_time(r.started), parse_time(r.finished))
+        for s in Step
+        if (r := record.steps.get(s)) is not None and r.started and r.finished
+    ]
+    if not spans:
+        return []
+    zero = min(start for _, start, _ in spans)
+    return [(n, (a - zero).total_seconds() / 60, (b - zero).total_seconds() / 60) for n, a, b in spans]
+
+
+def _now(run: Run) -> str:
+    return rfc3339(run.clock.now())

@@ -1,0 +1,292 @@
+"""From a run's record to what a director reads: headline, figures, tables, next steps. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from infra.model.evidence import Evidence
+from infra.model.measurement import Steps, Sweep
+from infra.model.record import Step, StepRecord, StepState
+from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.wording import and_more, plural, size, span
+
+Records = Mapping[Step, StepRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One number with its name."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of text under a title."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """Everything that the report shows, except its pictures."""
+
+    run: str
+    when: str
+    outcome: str
+    headline: str
+    lead: str
+    simulated: bool
+    figures: tuple[Figure, ...]
+    next: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
+    tables: tuple[Table, ...]
+
+
+def tell(run: str, records: Records, *, when: str, simulated: bool, stopped: str = "") -> Story:
+    """The story as far as it went. `stopped` is the error that ended it, in words."""
+    findings = tuple(_findings(records))
+    blocks = [f for f in findings if f.level is Level.BLOCK]
+    held = _held(records)
+    retired = _done(records, Step.RETIRE)
+    if retired:
+        outcome, headline = "pass", f"{_source(records)} is retired; its work runs on {_target(records)}"
+    elif stopped or held:
+        outcome = "unmeasured" if held and held.data.get("outcome") == Outcome.UNMEASURED else "fail"
+        headline = _stopped_headline(held, blocks, records)
+    else:
+        outcome, headline = "unmeasured", f"under way: {_last(records)}"
+    return Story(
+        run=run,
+        when=when,
+        outcome=outcome,
+        headline=headline,
+        lead=_lead(records, stopped, simulated),
+        simulated=simulated,
+        figures=tuple(_figures(records)),
+        next=tuple(_next(blocks, held, stopped)),
+        verdicts=_verdicts(records),
+        findings=findings,
+        tables=tuple(_tables(records)),
+    )
+
+
+def evidence(records: Records, step: Step) -> list[Evidence]:
+    """The evidence that a step left."""
+    record = records.get(step)
+    return [Evidence.from_dict(item) for item in (record.data.get("evidence") or ())] if record else []
+
+
+def sweep_rows(found: Sequence[Evidence]) -> list[tuple[int, float]]:
+    """(bytes, GB/s) of the bandwidth sweep, else of the transport proof: the median over rounds at each size."""
+    by_size: dict[int, list[float]] = {}
+    for probe in ("bandwidth", "transport-proof"):
+        for item in found:
+            if item.probe == probe:
+                for row in Sweep.from_dict(item.reading).rows:
+                    by_size.setdefault(row.size_bytes, []).append(row.busbw_gb_s)
+    return sorted((s, statistics.median(values)) for s, values in by_size.items())
+
+
+def step_seconds(found: Sequence[Evidence]) -> list[float]:
+    """Measured training steps in seconds."""
+    return [s for item in found if item.probe == "train-step" for s in Steps.from_dict(item.reading).seconds]
+
+
+def facts(records: Records) -> dict[str, str]:
+    """Single sentences for the terminal: what stopped it, what moved, before and after. Absent ones are left out."""
+    found: dict[str, str] = {}
+    blocks = [f for f in _findings(records) if f.level is Level.BLOCK]
+    named = next((f for f in blocks if f.code.startswith("plugin-")), next(iter(blocks), None))
+    if named is not None:
+        found["plugin"] = named.wording()
+    validate = records.get(Step.VALIDATE)
+    if validate is not None and validate.state is StepState.HELD:
+        found["transport"] = validate.summary
+    migrated = _done(records, Step.MIGRATE)
+    if migrated:
+        found["moved"] = migrated.summary
+    before, after = (dict(sweep_rows(evidence(records, s))) for s in (Step.BASELINE, Step.VALIDATE))
+    shared = sorted(set(before) & set(after))
+    if shared:
+        at = shared[-1]
+        found["bandwidth"] = f"All-reduce busbw at {size(at)}: {before[at]:.1f} -> {after[at]:.1f} GB/s."
+    old, new = (step_seconds(evidence(records, s)) for s in (Step.BASELINE, Step.VALIDATE))
+    if old and new:
+        one, other = statistics.median(old), statistics.median(new)
+        found["steps"] = f"Median training step: {one:.2f} -> {other:.2f} s ({one / other:.2f} times faster)."
+    retired = _done(records, Step.RETIRE)
+    if retired:
+        found["retired"] = retired.summary
+    reported = records.get(Step.REPORT)
+    if reported is not None and reported.data.get("html"):
+        found["report"] = str(reported.data["html"])
+    return found
+
+
+def _done(records: Records, step: Step) -> StepRecord | None:
+    record = records.get(step)
+    return record if record is not None and record.state is StepState.DONE else None
+
+
+def _held(records: Records) -> StepRecord | None:
+    """The gate-like step that stopped the run."""
+    for step in (Step.RETIRE, Step.SOAK, Step.GATE):
+        record = records.get(step)
+        if record is not None and record.state is StepState.HELD:
+            return record
+    return None
+
+
+def _plan(records: Records) -> Mapping[str, Any]:
+    record = records.get(Step.PLAN)
+    return record.data if record else {}
+
+
+def _source(records: Records) -> str:
+    return str(_plan(records).get("source") or "the old pool")
+
+
+def _target(records: Records) -> str:
+    return str(_plan(records).get("target") or "the new pool")
+
+
+def _last(records: Records) -> str:
+    reached = [s for s in Step if s in records]
+    return f"{reached[-1].value} {records[reached[-1]].state.value}" if reached else "not started"
+
+
+def _stopped_headline(held: StepRecord | None, blocks: Sequence[Finding], records: Records) -> str:
+    if held is not None and held.step is Step.GATE:
+        plugin = next((f for f in blocks if f.code.startswith("plugin-")), None)
+        why = f"{plugin.object} never came up on the new pool" if plugin else held.summary.removeprefix("held: ")
+        return f"Refused: {why}"
+    if held is not None:
+        return f"Stopped at {held.step.value}: {held.summary}"
+    failed = [r for r in records.values() if r.state is StepState.FAILED]
+    return f"Stopped at {failed[-1].step.value}: {failed[-1].summary}" if failed else f"Stopped: {_last(records)}"
+
+
+def _lead(records: Records, stopped: str, simulated: bool) -> str:
+    sentences = list(facts(records).values())
+    text = " ".join(s if s.endswith(".") else f"{s}." for s in sentences if not s.startswith("/"))
+    if not text:
+        text = stopped or f"From {_source(records)} to {_target(records)}."
+    return text + (" Every figure comes from the sandbox's model and is simulated." if simulated else "")
+
+
+def _figures(records: Records) -> Iterable[Figure]:
+    before, after = (dict(sweep_rows(evidence(records, s))) for s in (Step.BASELINE, Step.VALIDATE))
+    shared = sorted(set(before) & set(after)) or sorted(after)
+    if shared:
+        at = shared[-1]
+        value = f"{before[at]:.1f} → {after[at]:.1f} GB/s" if at in before else f"{after[at]:.1f} GB/s"
+        yield Figure(name=f"all-reduce busbw at {size(at)}", value=value)
+    old, new = (step_seconds(evidence(records, s)) for s in (Step.BASELINE, Step.VALIDATE))
+    if old and new:
+        yield Figure(
+            name="median training step", value=f"{statistics.median(old):.2f} → {statistics.median(new):.2f} s"
+        )
+    spent = sum(e.gpu_minutes for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s))
+    if spent:
+        yield Figure(name="GPU-minutes of validation", value=f"{spent:.0f}")
+    migrated = records.get(Step.MIGRATE)
+    if migrated is not None and migrated.data.get("pods") is not None:
+        yield Figure(name="pods moved", value=str(migrated.data["pods"]))
+
+
+def _next(blocks: Sequence[Finding], held: StepRecord | None, stopped: str) -> Iterable[str]:
+    remedies = dict.fromkeys(f.remedy for f in blocks if f.remedy)
+    yield from list(remedies)[:5]
+    if held is not None and held.step is Step.GATE:
+        yield "run the same poolshift migrate again: the pool is measured anew and the run goes on"
+        yield "or give it up: poolshift rollback SPEC --remove-target"
+    elif stopped and not remedies:
+        yield stopped
+
+
+def _verdicts(records: Records) -> tuple[Verdict, ...]:
+    for step in (Step.RETIRE, Step.GATE, Step.VALIDATE, Step.READINESS):
+        record = records.get(step)
+        if record is not None and record.data.get("verdicts"):
+            return tuple(Verdict.from_dict(v) for v in record.data["verdicts"])
+    return ()
+
+
+def _findings(records: Records) -> Iterable[Finding]:
+    seen = set()
+    for step in (Step.READINESS, Step.VALIDATE, Step.PLAN, Step.MIGRATE, Step.SOAK, Step.RETIRE):
+        record = records.get(step)
+        if record is None:
+            continue
+        raw = list(record.data.get("findings") or ())
+        raw += [f for v in record.data.get("verdicts") or () for f in v.get("findings") or ()]
+        for item in raw:
+            finding = Finding.from_dict(item)
+            key = (finding.code, finding.object, finding.observed)
+            if key not in seen and finding.level is not Level.INFO:
+                seen.add(key)
+                yield finding
+
+
+def _tables(records: Records) -> Iterable[Table]:
+    rows = tuple((r.step.value, r.state.value, _took(r), r.summary) for s in Step if (r := records.get(s)) is not None)
+    yield Table(title="Steps", columns=("step", "state", "took", "what"), rows=rows)
+    migrated = records.get(Step.MIGRATE)
+    waves = migrated.data.get("waves") if migrated else None
+    if waves:
+        yield Table(
+            title="Waves",
+            columns=("wave", "nodes", "pods", "outcome"),
+            rows=tuple(
+                (
+                    str(w.get("number", "")),
+                    and_more([str(n) for n in w.get("nodes") or ()], 4),
+                    str(w.get("evicted", w.get("pods", ""))),
+                    str(w.get("outcome", "")),
+                )
+                for w in waves
+            ),
+        )
+    forced = migrated.data.get("forced") if migrated else None
+    if forced:
+        yield Table(
+            title="Forced, as the spec allows",
+            columns=("pod", "why"),
+            rows=tuple((str(f.get("pod", "")), str(f.get("why", f.get("code", "")))) for f in forced),
+        )
+    kept = [e for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s)]
+    if kept:
+        yield Table(
+            title="Evidence",
+            columns=("probe", "pool", "nodes", "measured", "versions", "GPU-minutes", "id"),
+            rows=tuple(
+                (
+                    f"{e.probe} ({e.mode})",
+                    e.pool.rsplit("/", 1)[-1],
+                    plural(len(e.nodes), "node"),
+                    e.measured,
+                    ", ".join(f"{k} {v}" for k, v in sorted(e.versions.items())),
+                    f"{e.gpu_minutes:.1f}",
+                    e.id[:12],
+                )
+                for e in kept
+            ),
+            note="Each is bound to the pool, the UIDs of its nodes, the spec and the time, and sealed by its id.",
+        )
+
+
+def _took(record: StepRecord) -> str:
+    try:
+        return span(datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started))
+    except ValueError:
+        return ""
