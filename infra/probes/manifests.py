@@ -102,14 +102,16 @@ def render(
     scripts = _scripts(probe)
     digest = _digest([spec, scripts, sorted(n.uid for n in nodes)])
 
-    def meta() -> dict[str, Any]:
-        return {"name": name, "namespace": home, "labels": labels, "annotations": {HASH: digest}}
+    def meta(*, without: str = "") -> dict[str, Any]:
+        own = {key: value for key, value in labels.items() if key != without}
+        return {"name": name, "namespace": home, "labels": own, "annotations": {HASH: digest, RUN: run}}
 
     return Rendered(
         name=name,
         namespace=home,
         hash=digest,
-        config_map={"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta(), "data": scripts},
+        # run records are the ConfigMaps that carry a run label, and this is none
+        config_map={"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta(without=RUN), "data": scripts},
         service={
             "apiVersion": "v1",
             "kind": "Service",
@@ -169,7 +171,7 @@ def _pod_spec(
         "subdomain": name,
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 5,
+        "terminationGracePeriodSeconds": 30,  # time to read the logs of pods that a failed Job takes down
         "nodeSelector": dict(pool.node_selector),
         "affinity": _affinity(name, nodes),
         "tolerations": _tolerations(nodes, granted.resources),
