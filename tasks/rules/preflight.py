@@ -592,7 +592,7 @@ def unread(q: Question, part: Part, what: str) -> Finding:
         object=what,
         observed=f"could not be read: {q.survey.unread.get(part, 'it was not asked for')}",
         expected="a reading",
-        remedy="give the permission that the message names, then plan again",
+        remedy="mend what the message names (a permission, an id, the network), then plan again",
     )
 
 

@@ -1,0 +1,435 @@
+"""Simulated AWS: moto's server on loopback, with what it lacks filled in.
+
+moto gives EC2's networks, security groups, launch templates and real instance-type data. Node groups, capacity
+reservations, placement groups, scaling activities, EC2 quotas and Lustre are ours (moto has them not, or without
+states and time). They are put in place of moto's methods, on its private surface, so moto is pinned; a test starts
+this server and asks each of them, and fails when a new moto moved something. One simulated AWS per process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
+
+from infra.sandbox.clouds import names
+from infra.sandbox.clouds.capacity import Capacity, Faults
+from infra.sandbox.clouds.eks import NodeGroups, Refusal
+from infra.sandbox.clouds.machines import Nodes
+from infra.sandbox.clouds.timeline import Timeline
+from infra.sandbox.scenario import CloudConfig
+
+QUOTAS = {
+    "L-417A185B": ("Running On-Demand P instances", 1536.0 * 4),
+    "L-DB2E81BA": ("Running On-Demand G and VT instances", 768.0),
+    "L-1216C47A": ("Running On-Demand Standard instances", 1152.0),
+}
+
+
+class SimulatedAws:
+    """EKS, EC2, Auto Scaling, FSx and Service Quotas at `endpoint`."""
+
+    def __init__(
+        self, config: CloudConfig, nodes: Nodes, timeline: Timeline, faults: Faults, capacity: Capacity
+    ) -> None:
+        self.config = config
+        self.timeline = timeline
+        self.capacity = capacity
+        self.endpoint = ""
+        self._undo: list[Callable[[], None]] = []
+        self._server: Any = None
+        self.groups = NodeGroups(
+            config=config,
+            timeline=timeline,
+            nodes=nodes,
+            capacity=capacity,
+            faults=faults,
+            template=self._template,
+            subnet_zone=self._subnet_zone,
+            cluster_group=names.CLUSTER_GROUP,
+        )
+
+    def start(self) -> None:
+        """Serve on a free port, with the scenario's cluster, network and source pool in place."""
+        from moto.server import ThreadedMotoServer
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
+        _reset()
+        self._install()
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        self.endpoint = "http://{}:{}".format(*self._server.get_host_and_port())
+        self._seed()
+
+    def stop(self) -> None:
+        """Close the port and give moto its own methods back."""
+        if self._server is not None:
+            self._server.stop()
+            self._server._server.server_close()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        _reset()
+
+    def _seed(self) -> None:
+        """The network that the examples name, the cluster, and the source pool."""
+        place = self.config.place
+        ec2 = self._ec2
+        with _named("vpcs", "random_vpc_id", names.VPC):
+            ec2.create_vpc("10.0.0.0/16")
+        for name, zone, block in (
+            (names.SUBNET, place.zone, "10.0.64.0/18"),
+            (names.OTHER_SUBNET, place.other_zone, "10.0.128.0/18"),
+        ):
+            with _named("subnets", "random_subnet_id", name):
+                ec2.create_subnet(names.VPC, block, availability_zone=zone)
+        for name, title in (
+            (names.CLUSTER_GROUP, "eks-cluster"),
+            (names.EFA_GROUP, "efa"),
+            (names.LUSTRE_GROUP, "lustre"),
+        ):
+            with _named("security_groups", "random_security_group_id", name):
+                ec2.create_security_group(title, title, vpc_id=names.VPC)
+        rule: dict[str, Any] = {"ip_protocol": "-1", "from_port": None, "to_port": None, "ip_ranges": []}
+        for name in (names.CLUSTER_GROUP, names.EFA_GROUP):
+            peers = [{"GroupId": name}]
+            ec2.authorize_security_group_ingress(name, **rule, source_groups=peers)
+            ec2.authorize_security_group_egress(name, **rule, source_groups=peers)
+        for low, high in ((988, 988), (1018, 1023)):
+            ec2.authorize_security_group_ingress(
+                names.LUSTRE_GROUP,
+                ip_protocol="tcp",
+                from_port=low,
+                to_port=high,
+                ip_ranges=[],
+                source_groups=[{"GroupId": names.CLUSTER_GROUP}],
+            )
+        subnet = ec2.get_subnet(self._lustre_subnet)
+        with _named("elastic_network_interfaces", "random_eni_id", names.LUSTRE_INTERFACE):
+            ec2.create_network_interface(subnet, None, group_ids=[names.LUSTRE_GROUP])
+        self._seed_cluster()
+
+    def _seed_cluster(self) -> None:
+        place = self.config.place
+        cluster = self._eks.create_cluster(
+            name=place.cluster,
+            role_arn=f"arn:aws:iam::{names.ACCOUNT}:role/train-cluster",
+            version="1.34",
+            resources_vpc_config={"subnetIds": [names.SUBNET, names.OTHER_SUBNET]},
+        )
+        cluster.resources_vpc_config |= {"vpcId": names.VPC, "clusterSecurityGroupId": names.CLUSTER_GROUP}
+        interfaces = [
+            {
+                "NetworkCardIndex": 0,
+                "DeviceIndex": 0,
+                "InterfaceType": "interface",
+                "Groups": [names.CLUSTER_GROUP],
+            }
+        ]
+        if self.config.scenario.source.rdma:
+            from infra.fabrics import fabric_of
+
+            fabric = fabric_of(place.machine_type)
+            interfaces += [
+                {
+                    "NetworkCardIndex": card,
+                    "DeviceIndex": 1 if card == 0 else 0,
+                    "InterfaceType": "efa-only",
+                    "Groups": [names.CLUSTER_GROUP],
+                }
+                for card in range(fabric.nics if fabric else 0)
+            ]
+        template = self._ec2.create_launch_template(
+            names.SOURCE_TEMPLATE,
+            "the old pool",
+            {"InstanceType": place.machine_type, "NetworkInterfaces": interfaces},
+            tag_spec={},
+        )
+        nodes = len(self.config.source_nodes)
+        self.groups.adopt(
+            {
+                "nodegroupName": place.source_pool,
+                "subnets": [names.SUBNET],
+                "nodeRole": names.NODE_ROLE,
+                "amiType": "AL2023_x86_64_NVIDIA",
+                "scalingConfig": {"minSize": 0, "maxSize": max(nodes, 1) + 2, "desiredSize": nodes},
+                "launchTemplate": {"id": template.id, "version": "1"},
+                "nodeRepairConfig": {"enabled": True},
+                "labels": {},
+                "taints": [],
+                "tags": {"team": "platform"},
+            },
+            self.config.source_nodes,
+        )
+
+    def _template(self, named: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
+        """Id, name and data of a launch template version. KeyError: there is none."""
+        ec2 = self._ec2
+        for template in ec2.launch_templates.values():
+            if named.get("id", template.id) == template.id and named.get("name", template.name) == template.name:
+                version = str(named.get("version") or "1")
+                for found in template.versions:
+                    if str(found.number) == version:
+                        return template.id, template.name, found.data
+        raise KeyError(str(dict(named)))
+
+    def _subnet_zone(self, subnet: str) -> str:
+        for zone, subnets in self._ec2.subnets.items():
+            if subnet in subnets:
+                return str(zone)
+        raise KeyError(subnet)
+
+    @property
+    def _lustre_subnet(self) -> str:
+        return names.SUBNET if self.config.scenario.lustre.zone == "same" else names.OTHER_SUBNET
+
+    @property
+    def _ec2(self) -> Any:
+        from moto.ec2.models import ec2_backends
+
+        return ec2_backends[names.ACCOUNT][self.config.place.region]
+
+    @property
+    def _eks(self) -> Any:
+        from moto.eks.models import eks_backends
+
+        return eks_backends[names.ACCOUNT][self.config.place.region]
+
+    def _install(self) -> None:
+        """Put our answers in place of moto's, remembering what was there."""
+        from moto.autoscaling.responses import AutoScalingResponse
+        from moto.ec2.responses import EC2Response
+        from moto.eks import urls
+        from moto.eks.responses import EKSResponse
+        from moto.fsx.responses import FSxResponse
+        from moto.servicequotas.responses import ServiceQuotasResponse
+
+        for name, answer in _EKS.items():
+            self._put(EKSResponse, name, self._eks_method(answer))
+        for name, answer in _EC2.items():
+            self._put(EC2Response, name, self._result(answer))
+        self._put(AutoScalingResponse, "describe_scaling_activities", self._result(_scaling_activities))
+        self._put(FSxResponse, "describe_file_systems", self._json(_file_systems))
+        self._put(ServiceQuotasResponse, "get_service_quota", self._json(_quota))
+        path = "{0}/clusters/(?P<name>[^/]+)/updates/(?P<updateId>[^/]+)$"
+        if path not in urls.url_paths:
+            urls.url_paths[path] = urls.response.dispatch  # stays: without our method it answers 404 as before
+
+    def _put(self, owner: type, name: str, method: Callable[[Any], Any]) -> None:
+        before = owner.__dict__.get(name)
+        setattr(owner, name, method)
+        if before is None:
+            self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, before))
+
+    def _eks_method(self, answer: Callable[[SimulatedAws, Any], Any]) -> Callable[[Any], Any]:
+        from moto.core.responses import ActionResult, EmptyResult
+        from moto.eks import exceptions
+
+        def method(response: Any) -> Any:
+            self.timeline.run_due()
+            try:
+                result = answer(self, response)
+            except Refusal as refusal:
+                kind = getattr(exceptions, refusal.code, exceptions.ResourceNotFoundException)
+                raise kind(message=str(refusal), clusterName=self.config.place.cluster) from refusal
+            return EmptyResult() if result is None else ActionResult(result)
+
+        return method
+
+    def _result(self, answer: Callable[[SimulatedAws, Any], Any]) -> Callable[[Any], Any]:
+        from moto.core.responses import ActionResult
+
+        def method(response: Any) -> Any:
+            self.timeline.run_due()
+            return ActionResult(answer(self, response))
+
+        return method
+
+    def _json(self, answer: Callable[[SimulatedAws, Any], Any]) -> Callable[[Any], Any]:
+        """For services whose moto response methods return JSON text."""
+        import json
+
+        def method(response: Any) -> str:
+            self.timeline.run_due()
+            return json.dumps(answer(self, json.loads(response.body or "{}")), default=str)
+
+        return method
+
+
+def _cluster_known(aws: SimulatedAws, response: Any) -> None:
+    aws._eks.describe_cluster(name=response._get_param("name"))  # raises as EKS does
+
+
+def _create(aws: SimulatedAws, response: Any) -> Any:
+    import json
+
+    _cluster_known(aws, response)
+    return {"nodegroup": aws.groups.create(json.loads(response.body))}
+
+
+def _describe(aws: SimulatedAws, response: Any) -> Any:
+    _cluster_known(aws, response)
+    return {"nodegroup": aws.groups.describe(response._get_param("nodegroupName"))}
+
+
+def _list(aws: SimulatedAws, response: Any) -> Any:
+    _cluster_known(aws, response)
+    return {"nodegroups": sorted(aws.groups.groups)}
+
+
+def _delete(aws: SimulatedAws, response: Any) -> Any:
+    _cluster_known(aws, response)
+    return {"nodegroup": aws.groups.delete(response._get_param("nodegroupName"))}
+
+
+def _update(aws: SimulatedAws, response: Any) -> Any:
+    import json
+
+    return {"update": aws.groups.update(response._get_param("nodegroupName"), json.loads(response.body))}
+
+
+def _describe_update(aws: SimulatedAws, response: Any) -> Any:
+    return {"update": aws.groups.describe_update(response._get_param("updateId"))}
+
+
+def _tag(aws: SimulatedAws, response: Any) -> None:
+    import json
+
+    aws.groups.tag(_arn(response), json.loads(response.body)["tags"])
+
+
+def _untag(aws: SimulatedAws, response: Any) -> None:
+    keys = response._get_param("tagKeys")
+    aws.groups.untag(_arn(response), [keys] if isinstance(keys, str) else keys)
+
+
+def _arn(response: Any) -> str:
+    return unquote(response.path).split("/tags/", 1)[1]
+
+
+def _reservations(aws: SimulatedAws, response: Any) -> Any:
+    place = aws.config.place
+    wanted = response._get_params().get("CapacityReservationId") or [names.RESERVATION]
+    if names.RESERVATION not in wanted:
+        raise _ec2_error("InvalidCapacityReservationId.NotFound", f"The reservation {wanted[0]} does not exist")
+    subnet = aws._ec2.get_subnet(names.SUBNET)
+    return {
+        "CapacityReservations": [
+            {
+                "CapacityReservationId": names.RESERVATION,
+                "OwnerId": names.ACCOUNT,
+                "InstanceType": place.machine_type,
+                "InstancePlatform": "Linux/UNIX",
+                "AvailabilityZone": place.zone,
+                "AvailabilityZoneId": subnet.availability_zone_id,
+                "Tenancy": "default",
+                "TotalInstanceCount": aws.capacity.total,
+                "AvailableInstanceCount": aws.capacity.free,
+                "State": "active",
+                "InstanceMatchCriteria": "targeted",
+                "EndDateType": "unlimited",
+                "ReservationType": "default",
+            }
+        ]
+    }
+
+
+def _placement_groups(aws: SimulatedAws, response: Any) -> Any:
+    wanted = response._get_params().get("GroupName") or [names.PLACEMENT_GROUP]
+    if names.PLACEMENT_GROUP not in wanted:
+        raise _ec2_error("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted[0]}' is unknown.")
+    return {"PlacementGroups": [{"GroupName": names.PLACEMENT_GROUP, "State": "available", "Strategy": "cluster"}]}
+
+
+def _scaling_activities(aws: SimulatedAws, response: Any) -> Any:
+    name = response._get_param("AutoScalingGroupName")
+    return {"Activities": list(aws.groups.activities.get(name, ()))}
+
+
+def _file_systems(aws: SimulatedAws, body: Mapping[str, Any]) -> Any:
+    from moto.fsx.exceptions import FileSystemNotFound
+
+    wanted = body.get("FileSystemIds") or [names.FILE_SYSTEM]
+    if names.FILE_SYSTEM not in wanted:
+        raise FileSystemNotFound(wanted[0])
+    lustre, place = aws.config.scenario.lustre, aws.config.place
+    return {
+        "FileSystems": [
+            {
+                "FileSystemId": names.FILE_SYSTEM,
+                "FileSystemType": "LUSTRE",
+                "FileSystemTypeVersion": "2.15",
+                "Lifecycle": "AVAILABLE",
+                "StorageType": "SSD",
+                "StorageCapacity": round(lustre.capacity_tib * 1024),
+                "VpcId": names.VPC,
+                "SubnetIds": [aws._lustre_subnet],
+                "NetworkInterfaceIds": [names.LUSTRE_INTERFACE],
+                "DNSName": f"{names.FILE_SYSTEM}.fsx.{place.region}.amazonaws.com",
+                "LustreConfiguration": {
+                    "DeploymentType": "PERSISTENT_2",
+                    "PerUnitStorageThroughput": round(lustre.mb_s_per_tib),
+                    "MountName": "train",
+                    "EfaEnabled": True,
+                },
+            }
+        ]
+    }
+
+
+def _quota(aws: SimulatedAws, body: Mapping[str, Any]) -> Any:
+    from moto.servicequotas.exceptions import NoSuchResource
+
+    code = str(body.get("QuotaCode"))
+    if body.get("ServiceCode") != "ec2" or code not in QUOTAS:
+        raise NoSuchResource
+    name, value = QUOTAS[code]
+    return {"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "QuotaName": name, "Value": value}}
+
+
+def _ec2_error(code: str, message: str) -> Exception:
+    from moto.ec2.exceptions import EC2ClientError
+
+    error: Exception = EC2ClientError(code, message)
+    return error
+
+
+_EKS: dict[str, Callable[[SimulatedAws, Any], Any]] = {
+    "create_nodegroup": _create,
+    "describe_nodegroup": _describe,
+    "list_nodegroups": _list,
+    "delete_nodegroup": _delete,
+    "update_nodegroup_config": _update,
+    "describe_update": _describe_update,
+    "tag_resource": _tag,
+    "untag_resource": _untag,
+}
+_EC2: dict[str, Callable[[SimulatedAws, Any], Any]] = {
+    "describe_capacity_reservations": _reservations,
+    "describe_placement_groups": _placement_groups,
+}
+
+
+@contextmanager
+def _named(module: str, function: str, name: str) -> Iterator[None]:
+    """Within it, moto gives the next resource of a kind the identifier that the examples name."""
+    its = importlib.import_module(f"moto.ec2.models.{module}")
+    before = getattr(its, function)
+    setattr(its, function, lambda *args, **kwargs: name)
+    try:
+        yield
+    finally:
+        setattr(its, function, before)
+
+
+def _reset() -> None:
+    from moto.core.base_backend import BackendDict
+    from moto.core.model_instances import reset_model_data
+
+    BackendDict.reset()
+    reset_model_data()

@@ -1,0 +1,392 @@
+"""Simulated EKS node groups: they take time, fail as a scenario says, and kill their machines when deleted.
+
+Answers have the shapes that botocore's model of EKS describes; moto only carries them over HTTP. What moto accepts
+and EKS refuses (a template and instance types at once, an unknown AMI type, a Capacity Block group whose template is
+none) is refused here.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.sandbox.clouds.capacity import Capacity, Faults, Outcome
+from infra.sandbox.clouds.machines import Machine, Nodes, eks_name, kubernetes_taints
+from infra.sandbox.clouds.timeline import Timeline
+from infra.sandbox.scenario import CloudConfig
+
+ACCOUNT = "123456789012"
+UPDATE_SECONDS = 10.0
+AMI_TYPES = {
+    "AL2023_x86_64_NVIDIA",
+    "AL2023_ARM_64_NVIDIA",
+    "BOTTLEROCKET_x86_64_NVIDIA",
+    "BOTTLEROCKET_ARM_64_NVIDIA",
+    "AL2_x86_64_GPU",
+    "CUSTOM",
+}
+CAPACITY_TYPES = {"ON_DEMAND", "SPOT", "CAPACITY_BLOCK"}
+EFFECTS = {"NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"}
+
+
+class Refusal(Exception):
+    """EKS says no. `code` is its exception's name."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+@dataclass
+class NodeGroups:
+    """The node groups of the one simulated cluster.
+
+    `template` looks up LaunchTemplateData by id or name and version; `subnet_zone` a subnet's zone; both raise
+    KeyError. `cluster_group` is the security group without which a node cannot join.
+    """
+
+    config: CloudConfig
+    timeline: Timeline
+    nodes: Nodes
+    capacity: Capacity
+    faults: Faults
+    template: Callable[[Mapping[str, Any]], tuple[str, str, Mapping[str, Any]]]
+    subnet_zone: Callable[[str], str]
+    cluster_group: str
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    machines: dict[str, list[str]] = field(default_factory=dict)
+    activities: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    updates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def create(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateNodegroup. The group is CREATING; its outcome follows."""
+        with self.lock:
+            name = str(body["nodegroupName"])
+            if name in self.groups:
+                raise Refusal(
+                    "ResourceInUseException",
+                    f"NodeGroup already exists with name {name} and cluster name {self.config.place.cluster}",
+                )
+            template = self._check(body)
+            group = self._new(body)
+            self.groups[name], self.machines[name] = group, []
+            self.activities[scaling_group(group)] = []
+            self._plan(group, template)
+            return copy.deepcopy(group)
+
+    def adopt(self, body: Mapping[str, Any], machines: Iterable[str]) -> None:
+        """A group that stands already, with its machines in the cluster."""
+        with self.lock:
+            group = {**self._new(body), "status": "ACTIVE"}
+            name = str(body["nodegroupName"])
+            self.groups[name] = group
+            self.machines[name] = list(machines)
+            self.activities[scaling_group(group)] = []
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """DescribeNodegroup."""
+        with self.lock:
+            return copy.deepcopy(self._get(name))
+
+    def delete(self, name: str) -> dict[str, Any]:
+        """DeleteNodegroup: EKS drains for minutes at most, then kills every machine at once, budgets or not."""
+        with self.lock:
+            group = self._get(name)
+            if group["status"] == "DELETING":
+                raise Refusal("ResourceInUseException", f"Nodegroup {name} is being deleted")
+            group["status"] = "DELETING"
+            failure, self.faults.delete_failure = self.faults.delete_failure, ""
+            seconds = self.config.scenario.target.delete_seconds
+            if failure:
+                self.timeline.after(
+                    seconds, lambda: self._fail(group, "DELETE_FAILED", "Ec2SecurityGroupDeletionFailure", failure)
+                )
+            else:
+                self.timeline.after(seconds * 0.7, lambda: self._kill(group))
+                self.timeline.after(seconds, lambda: self._gone(group))
+            return copy.deepcopy(group)
+
+    def update(self, name: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateNodegroupConfig: one at a time, done after a few seconds."""
+        with self.lock:
+            group = self._get(name)
+            if group["status"] in ("UPDATING", "CREATING", "DELETING"):
+                raise Refusal("ResourceInUseException", f"Nodegroup {name} is {group['status']}")
+            self._check_scaling({**group["scalingConfig"], **(change.get("scalingConfig") or {})})
+            number = hashlib.sha256(f"{name}{len(self.updates)}".encode()).hexdigest()
+            update = {
+                "id": f"{number[:8]}-{number[8:12]}-{number[12:16]}-{number[16:20]}-{number[20:32]}",
+                "status": "InProgress",
+                "type": "ConfigUpdate",
+                "params": [],
+                "createdAt": self.timeline.clock.now(),
+                "errors": [],
+            }
+            self.updates[str(update["id"])] = update
+            before = group["status"]
+            group["status"] = "UPDATING"
+            self.timeline.after(UPDATE_SECONDS, lambda: self._apply(group, change, update, before))
+            return copy.deepcopy(update)
+
+    def describe_update(self, number: str) -> dict[str, Any]:
+        """DescribeUpdate."""
+        with self.lock:
+            if number not in self.updates:
+                raise Refusal("ResourceNotFoundException", f"No update found for ID: {number}.")
+            return copy.deepcopy(self.updates[number])
+
+    def tag(self, arn: str, tags: Mapping[str, str]) -> None:
+        """TagResource on a node group's ARN."""
+        with self.lock:
+            self._by_arn(arn)["tags"].update(tags)
+
+    def untag(self, arn: str, keys: Iterable[str]) -> None:
+        """UntagResource on a node group's ARN."""
+        with self.lock:
+            for key in keys:
+                self._by_arn(arn)["tags"].pop(key, None)
+
+    def _get(self, name: str) -> dict[str, Any]:
+        if name not in self.groups:
+            raise Refusal("ResourceNotFoundException", f"No node group found for name: {name}.")
+        return self.groups[name]
+
+    def _by_arn(self, arn: str) -> dict[str, Any]:
+        for group in self.groups.values():
+            if group["nodegroupArn"] == arn:
+                return group
+        raise Refusal("NotFoundException", f"Resource was not found: {arn}")
+
+    def _check(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What EKS refuses at once. Returns the launch template's data, {} without one."""
+        if body.get("amiType") and body["amiType"] not in AMI_TYPES:
+            raise Refusal("InvalidParameterException", f"Unsupported AMI type {body['amiType']}")
+        kind = body.get("capacityType") or "ON_DEMAND"
+        if kind not in CAPACITY_TYPES:
+            raise Refusal("InvalidParameterException", f"Unsupported capacity type {kind}")
+        for taint in body.get("taints") or ():
+            if taint.get("effect") not in EFFECTS:
+                raise Refusal("InvalidParameterException", f"Invalid taint effect {taint.get('effect')}")
+        self._check_scaling(body.get("scalingConfig") or {})
+        for subnet in body["subnets"]:
+            try:
+                self.subnet_zone(subnet)
+            except KeyError:
+                raise Refusal("InvalidParameterException", f"The subnet ID '{subnet}' does not exist") from None
+        if not body.get("launchTemplate"):
+            return {}
+        if body.get("diskSize") or body.get("remoteAccess"):
+            raise Refusal("InvalidParameterException", "Disk size and remote access go into the launch template")
+        try:
+            _, _, template = self.template(body["launchTemplate"])
+        except KeyError:
+            raise Refusal("InvalidRequestException", "Launch template or its version does not exist") from None
+        if template.get("InstanceType") and body.get("instanceTypes"):
+            raise Refusal("InvalidParameterException", "Instance type is in the launch template and in the request")
+        market = (template.get("InstanceMarketOptions") or {}).get("MarketType")
+        if (kind == "CAPACITY_BLOCK") != (market == "capacity-block"):
+            raise Refusal("InvalidParameterException", f"Capacity type {kind} with market type {market}")
+        return template
+
+    def _check_scaling(self, scaling: Mapping[str, Any]) -> None:
+        low, size, high = (int(scaling.get(key, 1)) for key in ("minSize", "desiredSize", "maxSize"))
+        if not low <= size <= high or high < 1:
+            raise Refusal(
+                "InvalidParameterException",
+                f"Minimum capacity {low}, desired capacity {size} and maximum capacity {high} do not agree",
+            )
+
+    def _new(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        place = self.config.place
+        digest = hashlib.sha256(f"{body['nodegroupName']}{self.timeline.clock.now()}".encode()).hexdigest()
+        unique = f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+        name = body["nodegroupName"]
+        group = {
+            "nodegroupName": name,
+            "nodegroupArn": f"arn:aws:eks:{place.region}:{ACCOUNT}:nodegroup/{place.cluster}/{name}/{unique}",
+            "clusterName": place.cluster,
+            "version": "1.34",
+            "createdAt": self.timeline.clock.now(),
+            "modifiedAt": self.timeline.clock.now(),
+            "status": "CREATING",
+            "health": {"issues": []},
+            "resources": {"autoScalingGroups": [{"name": f"eks-{name}-{unique}"}]},
+            "labels": {},
+            "taints": [],
+            "tags": {},
+            "capacityType": "ON_DEMAND",
+        }
+        kept = (
+            "scalingConfig",
+            "subnets",
+            "nodeRole",
+            "amiType",
+            "capacityType",
+            "labels",
+            "taints",
+            "tags",
+            "updateConfig",
+            "nodeRepairConfig",
+            "instanceTypes",
+        )
+        group |= {key: copy.deepcopy(body[key]) for key in kept if body.get(key) is not None}
+        if body.get("launchTemplate"):
+            number, its_name, _ = self.template(body["launchTemplate"])
+            version = str(body["launchTemplate"].get("version") or "1")
+            group["launchTemplate"] = {"id": number, "name": its_name, "version": version}
+        return group
+
+    def _plan(self, group: dict[str, Any], template: Mapping[str, Any]) -> None:
+        """Lay out what happens to a new group."""
+        nodes = int(group["scalingConfig"]["desiredSize"])
+        target = (template.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget")
+        outcome = self.capacity.outcome(nodes, reserved=bool(target))
+        seconds = self.config.scenario.target.create_seconds
+        if outcome.kind in ("active", "degraded") and not self._can_join(template):
+            outcome = Outcome(kind="create-failed", joined=0)
+        if target and outcome.joined:
+            self.capacity.ours[group["nodegroupName"]] = outcome.joined
+        for index in range(outcome.joined):
+            machine = self._machine(group, template, index)
+            share = 0.5 + 0.3 * index / outcome.joined
+            self.timeline.after(seconds * share, lambda machine=machine: self._join(group, machine))  # type: ignore[misc]
+        if outcome.joined < nodes and outcome.kind != "create-failed":
+            self.timeline.after(seconds * 0.4, lambda: self._launch_failed(group, reserved=bool(target)))
+        self.timeline.after(seconds, lambda: self._settle(group, outcome))
+
+    def _can_join(self, template: Mapping[str, Any]) -> bool:
+        """A template that names groups must name the cluster's on every interface that carries IP."""
+        interfaces = template.get("NetworkInterfaces") or ()
+        return all(self.cluster_group in (i.get("Groups") or ()) for i in interfaces)
+
+    def _machine(self, group: Mapping[str, Any], template: Mapping[str, Any], index: int) -> Machine:
+        place, name = self.config.place, group["nodegroupName"]
+        zone = self.subnet_zone(group["subnets"][index % len(group["subnets"])])
+        instance = hashlib.sha256(f"{group['nodegroupArn']}/{index}".encode()).hexdigest()[:17]
+        interfaces = template.get("NetworkInterfaces") or ()
+        return Machine(
+            name=eks_name(place.region, str(group["nodegroupArn"]), index),
+            labels={
+                **place.pool_labels(name),
+                "eks.amazonaws.com/capacityType": group["capacityType"],
+                "eks.amazonaws.com/sourceLaunchTemplateId": (group.get("launchTemplate") or {}).get("id", ""),
+                **group["labels"],
+            },
+            machine_type=str(template.get("InstanceType") or next(iter(group.get("instanceTypes") or ["t3.medium"]))),
+            zone=zone,
+            rdma=any(i.get("InterfaceType") in ("efa", "efa-only") for i in interfaces),
+            taints=kubernetes_taints(group["taints"]),
+            provider_id=f"aws:///{zone}/i-{instance}",
+        )
+
+    def _join(self, group: Mapping[str, Any], machine: Machine) -> None:
+        with self.lock:
+            if group["status"] == "DELETING" or self.groups.get(group["nodegroupName"]) is not group:
+                return
+        self.nodes.join(machine)
+        with self.lock:
+            if machine.name not in self.machines[group["nodegroupName"]]:
+                self.machines[group["nodegroupName"]].append(machine.name)
+            self._activity(group, "Successful", "Launching a new EC2 instance", "")
+
+    def _launch_failed(self, group: Mapping[str, Any], *, reserved: bool) -> None:
+        with self.lock:
+            if group["status"] == "CREATING":
+                message = shortage(self.config.place.machine_type, self.config.place.zone, reserved=reserved)
+                self._activity(group, "Failed", "Launching a new EC2 instance. Status Reason: failed", message)
+
+    def _activity(self, group: Mapping[str, Any], status: str, description: str, message: str) -> None:
+        now = self.timeline.clock.now()
+        activity = {
+            "ActivityId": f"activity-{len(self.activities[scaling_group(group)])}",
+            "AutoScalingGroupName": scaling_group(group),
+            "Description": description,
+            "Cause": "an instance was started in response to a difference between desired and actual capacity",
+            "StartTime": now,
+            "StatusCode": status,
+        }
+        if message:
+            activity["StatusMessage"] = message
+        self.activities[scaling_group(group)].insert(0, activity)
+
+    def _settle(self, group: dict[str, Any], outcome: Outcome) -> None:
+        with self.lock:
+            if group["status"] != "CREATING":
+                return
+            place = self.config.place
+            reserved = bool(self._target_of(group))
+            short = shortage(place.machine_type, place.zone, reserved=reserved)
+            if outcome.kind == "active":
+                group["status"] = "ACTIVE"
+            elif outcome.kind == "degraded":
+                self._fail(group, "DEGRADED", "AsgInstanceLaunchFailures", short)
+            elif outcome.kind == "stockout":
+                self._fail(group, "CREATE_FAILED", "AsgInstanceLaunchFailures", short)
+            else:
+                message = "Instances failed to join the kubernetes cluster"
+                self._fail(group, "CREATE_FAILED", "NodeCreationFailure", message)
+
+    def _target_of(self, group: Mapping[str, Any]) -> Any:
+        if not group.get("launchTemplate"):
+            return None
+        _, _, template = self.template(group["launchTemplate"])
+        return (template.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget")
+
+    def _fail(self, group: dict[str, Any], status: str, code: str, message: str) -> None:
+        with self.lock:
+            group["status"] = status
+            issue = {"code": code, "message": message, "resourceIds": [scaling_group(group)]}
+            group["health"] = {"issues": [issue]}
+
+    def _apply(self, group: dict[str, Any], change: Mapping[str, Any], update: dict[str, Any], before: str) -> None:
+        with self.lock:
+            labels, taints = change.get("labels") or {}, change.get("taints") or {}
+            group["labels"].update(labels.get("addOrUpdateLabels") or {})
+            for key in labels.get("removeLabels") or ():
+                group["labels"].pop(key, None)
+            changed = [*(taints.get("addOrUpdateTaints") or ()), *(taints.get("removeTaints") or ())]
+            names = {(taint["key"], taint.get("effect")) for taint in changed}
+            group["taints"] = [t for t in group["taints"] if (t["key"], t.get("effect")) not in names]
+            group["taints"] += list(taints.get("addOrUpdateTaints") or ())
+            group["scalingConfig"].update(change.get("scalingConfig") or {})
+            for key in ("updateConfig", "nodeRepairConfig"):
+                if change.get(key):
+                    group[key] = dict(change[key])
+            group["status"] = before
+            update["status"] = "Successful"
+
+    def _kill(self, group: Mapping[str, Any]) -> None:
+        with self.lock:
+            names = list(self.machines[group["nodegroupName"]])
+        for name in names:
+            self.nodes.leave(name)
+        with self.lock:
+            self.machines[group["nodegroupName"]] = []
+            self.capacity.ours.pop(group["nodegroupName"], None)
+
+    def _gone(self, group: Mapping[str, Any]) -> None:
+        with self.lock:
+            self.groups.pop(group["nodegroupName"], None)
+
+
+def scaling_group(group: Mapping[str, Any]) -> str:
+    """Name of the Auto Scaling group behind a node group."""
+    return str(group["resources"]["autoScalingGroups"][0]["name"])
+
+
+def shortage(machine_type: str, zone: str, *, reserved: bool) -> str:
+    """EC2's words, with and without a reservation."""
+    if reserved:
+        return (
+            "Could not launch On-Demand Instances. ReservationCapacityExceeded - Insufficient capacity in the "
+            "requested Capacity Reservation. Launching EC2 instance failed."
+        )
+    return (
+        f"Could not launch On-Demand Instances. InsufficientInstanceCapacity - We currently do not have sufficient "
+        f"{machine_type} capacity in the Availability Zone you requested ({zone}). Launching EC2 instance failed."
+    )

@@ -1,0 +1,432 @@
+"""Simulated GKE: a gRPC server built on google-cloud-container's own messages.
+
+One operation at a time per cluster; creating and deleting take time; a failed creation leaves the pool behind; an
+unknown name, a taken one and a busy cluster are answered with the codes and words of the real service. A deletion
+kills the machines after its time whatever runs on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.clock import rfc3339_micro
+from infra.sandbox.clouds import names
+from infra.sandbox.clouds.capacity import Capacity, Faults, Outcome
+from infra.sandbox.clouds.machines import Machine, Nodes, gke_name, kubernetes_taints
+from infra.sandbox.clouds.timeline import Timeline
+from infra.sandbox.scenario import CloudConfig
+
+SERVICE = "google.container.v1.ClusterManager"
+VERSION = "1.34.1-gke.2541000"
+CHANGE_SECONDS = 20.0
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}  # GKE's own, on every GPU pool
+
+
+class Refusal(Exception):
+    """GKE says no: a gRPC code's name and a message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+@dataclass
+class NodePools:
+    """The node pools and operations of the one simulated cluster. Messages are google-cloud-container's."""
+
+    config: CloudConfig
+    timeline: Timeline
+    nodes: Nodes
+    capacity: Capacity
+    faults: Faults
+    self_link: Callable[[], str]
+    pools: dict[str, Any] = field(default_factory=dict)
+    machines: dict[str, list[str]] = field(default_factory=dict)
+    operations: dict[str, Any] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def parent(self) -> str:
+        """Full name of the cluster."""
+        place = self.config.place
+        return f"projects/{place.project}/locations/{place.region}/clusters/{place.cluster}"
+
+    def get_cluster(self, request: Any) -> Any:
+        """GetCluster."""
+        from google.cloud import container_v1 as gke
+
+        self._known(request.name)
+        place = self.config.place
+        return gke.Cluster(
+            {
+                "name": place.cluster,
+                "location": place.region,
+                "locations": [place.zone],
+                "status": "RUNNING",
+                "current_master_version": VERSION,
+                "endpoint": "127.0.0.1",
+                "network": names.GKE_NETWORK,
+                "network_config": {
+                    "network": f"projects/{place.project}/global/networks/{names.GKE_NETWORK}",
+                    "enable_multi_networking": True,
+                    "datapath_provider": "ADVANCED_DATAPATH",
+                },
+                "addons_config": {"lustre_csi_driver_config": {"enabled": True}},
+                "self_link": f"{self.self_link()}/v1/{self.parent}",
+            }
+        )
+
+    def get_node_pool(self, request: Any) -> Any:
+        """GetNodePool."""
+        return self._get(request.name)
+
+    def list_node_pools(self, request: Any) -> Any:
+        """ListNodePools."""
+        from google.cloud import container_v1 as gke
+
+        self._known(request.parent)
+        return gke.ListNodePoolsResponse(node_pools=list(self.pools.values()))
+
+    def create_node_pool(self, request: Any) -> Any:
+        """CreateNodePool: PROVISIONING at once, its outcome later."""
+        self._known(request.parent)
+        pool = request.node_pool
+        if pool.name in self.pools:
+            raise Refusal("ALREADY_EXISTS", f"Already exists: {self.parent}/nodePools/{pool.name}.")
+        self._check(pool)
+        self._free()
+        return self._provision(pool)
+
+    def adopt(self, pool: Any, machines: tuple[str, ...]) -> None:
+        """A pool that stands already, with its machines in the cluster."""
+        pool.status = "RUNNING"
+        pool.self_link = f"{self.self_link()}/v1/{self.parent}/nodePools/{pool.name}"
+        self.pools[pool.name], self.machines[pool.name] = pool, list(machines)
+
+    def delete_node_pool(self, request: Any) -> Any:
+        """DeleteNodePool: STOPPING, then every machine is killed."""
+        pool = self._get(request.name)
+        self._free()
+        pool.status = "STOPPING"
+        operation = self._operation("DELETE_NODE_POOL", pool.name)
+        failure, self.faults.delete_failure = self.faults.delete_failure, ""
+        seconds = self.config.scenario.target.delete_seconds
+        if failure:
+            self.timeline.after(seconds, lambda: self._delete_failed(pool, operation, failure))
+        else:
+            self.timeline.after(seconds * 0.7, lambda: self._kill(pool.name))
+            self.timeline.after(seconds, lambda: self._gone(pool.name, operation))
+        return operation
+
+    def update_node_pool(self, request: Any) -> Any:
+        """UpdateNodePool: taints, labels, resource labels, drain settings."""
+        pool = self._get(request.name)
+        self._free()
+        if "taints" in request:
+            pool.config.taints = list(request.taints.taints)
+        if "labels" in request:
+            pool.config.labels = dict(request.labels.labels)
+        if "resource_labels" in request:
+            pool.config.resource_labels = dict(request.resource_labels.labels)
+        if "node_drain_config" in request:
+            pool.node_drain_config = request.node_drain_config
+        return self._changed("UPDATE_CLUSTER", pool)
+
+    def set_node_pool_autoscaling(self, request: Any) -> Any:
+        """SetNodePoolAutoscaling."""
+        pool = self._get(request.name)
+        self._free()
+        pool.autoscaling = request.autoscaling
+        return self._changed("UPDATE_CLUSTER", pool)
+
+    def set_node_pool_management(self, request: Any) -> Any:
+        """SetNodePoolManagement."""
+        pool = self._get(request.name)
+        self._free()
+        pool.management = request.management
+        return self._changed("SET_NODE_POOL_MANAGEMENT", pool)
+
+    def get_operation(self, request: Any) -> Any:
+        """GetOperation."""
+        number = request.name.rpartition("/")[2]
+        if number not in self.operations:
+            raise Refusal("NOT_FOUND", f"Not found: {request.name}.")
+        return self.operations[number]
+
+    def list_operations(self, request: Any) -> Any:
+        """ListOperations."""
+        from google.cloud import container_v1 as gke
+
+        return gke.ListOperationsResponse(operations=list(self.operations.values()))
+
+    def _known(self, path: str) -> None:
+        if path != self.parent and not path.startswith(self.parent + "/"):
+            raise Refusal("NOT_FOUND", f"Not found: {path}.")
+
+    def _get(self, path: str) -> Any:
+        self._known(path)
+        name = path.rpartition("/")[2]
+        if name not in self.pools:
+            raise Refusal("NOT_FOUND", f"Not found: {path}.")
+        return self.pools[name]
+
+    def _free(self) -> None:
+        """One operation at a time."""
+        if self.faults.busy_seconds:
+            seconds, self.faults.busy_seconds = self.faults.busy_seconds, 0.0
+            other = self._operation("UPGRADE_MASTER", "")
+            self.timeline.after(seconds, lambda: self._done(other))
+        for operation in self.operations.values():
+            if operation.status.name in ("PENDING", "RUNNING"):
+                raise Refusal("FAILED_PRECONDITION", f"Cluster is running incompatible operation {operation.name}.")
+
+    def _check(self, pool: Any) -> None:
+        """What GKE refuses at once."""
+        place = self.config.place
+        if list(pool.locations) not in ([place.zone], [place.other_zone]):
+            raise Refusal("INVALID_ARGUMENT", f"locations {list(pool.locations)}: not zones of {place.region}.")
+        network = pool.network_config
+        if network.accelerator_network_profile and network.additional_node_network_configs:
+            raise Refusal("INVALID_ARGUMENT", "accelerator_network_profile excludes additional node networks.")
+        affinity = pool.config.reservation_affinity
+        if _reserved(pool):
+            value = affinity.values[0].split("/")
+            if names.GKE_RESERVATION not in value:
+                raise Refusal("NOT_FOUND", f"Reservation {affinity.values[0]} was not found in {pool.locations[0]}.")
+
+    def _operation(self, kind: str, pool: str) -> Any:
+        from google.cloud import container_v1 as gke
+
+        place = self.config.place
+        digest = hashlib.sha256(f"{kind}{pool}{len(self.operations)}".encode()).hexdigest()
+        name = f"operation-{1700000000000 + len(self.operations)}-{digest[:8]}-{digest[8:16]}"
+        target = f"{self.self_link()}/v1/{self.parent}" + (f"/nodePools/{pool}" if pool else "")
+        self.operations[name] = gke.Operation(
+            {
+                "name": name,
+                "operation_type": kind,
+                "status": "RUNNING",
+                "target_link": target,
+                "location": place.region,
+                "start_time": rfc3339_micro(self.timeline.clock.now()),
+            }
+        )
+        return self.operations[name]
+
+    def _changed(self, kind: str, pool: Any) -> Any:
+        operation = self._operation(kind, pool.name)
+        self.timeline.after(CHANGE_SECONDS, lambda: self._done(operation))
+        return operation
+
+    def _done(self, operation: Any, error: str = "", code: int = 0) -> None:
+        with self.lock:
+            operation.status = "DONE"
+            operation.end_time = rfc3339_micro(self.timeline.clock.now())
+            if error:
+                operation.error.code, operation.error.message = code, error
+
+    def _provision(self, pool: Any) -> Any:
+        from google.cloud import container_v1 as gke
+
+        pool.status = "PROVISIONING"
+        pool.self_link = f"{self.self_link()}/v1/{self.parent}/nodePools/{pool.name}"
+        taints = [*pool.config.taints]
+        if pool.config.accelerators:
+            taints.append(gke.NodeTaint(GPU_TAINT))
+        pool.config.taints = taints
+        self.pools[pool.name], self.machines[pool.name] = pool, []
+        operation = self._operation("CREATE_NODE_POOL", pool.name)
+        nodes = int(pool.initial_node_count)
+        reserved = _reserved(pool)
+        outcome = self.capacity.outcome(nodes, reserved=reserved)
+        if reserved and outcome.joined:
+            self.capacity.ours[pool.name] = outcome.joined
+        seconds = self.config.scenario.target.create_seconds
+        for index in range(outcome.joined):
+            machine = self._machine(pool, index)
+            share = 0.5 + 0.3 * index / outcome.joined
+            self.timeline.after(seconds * share, lambda machine=machine: self._join(pool, machine))  # type: ignore[misc]
+        self.timeline.after(seconds, lambda: self._settle(pool, operation, outcome, nodes))
+        return operation
+
+    def _machine(self, pool: Any, index: int) -> Machine:
+        place, zone = self.config.place, pool.locations[0]
+        name = gke_name(place.cluster, pool.name, index)
+        network = pool.network_config
+        taints = [{"key": t.key, "value": t.value, "effect": t.effect.name} for t in pool.config.taints]
+        accelerators = pool.config.accelerators
+        return Machine(
+            name=name,
+            labels={
+                **place.pool_labels(pool.name),
+                **({"cloud.google.com/gke-accelerator": accelerators[0].accelerator_type} if accelerators else {}),
+                "topology.gke.io/zone": zone,
+                **dict(pool.config.labels),
+            },
+            machine_type=pool.config.machine_type,
+            zone=zone,
+            rdma=bool(network.accelerator_network_profile or network.additional_node_network_configs),
+            taints=kubernetes_taints(taints),
+            provider_id=f"gce://{place.project}/{zone}/{name}",
+        )
+
+    def _join(self, pool: Any, machine: Machine) -> None:
+        with self.lock:
+            current = self.pools.get(pool.name)
+            if current is not pool or pool.status.name == "STOPPING":
+                return
+        self.nodes.join(machine)
+        with self.lock:
+            if machine.name not in self.machines[pool.name]:
+                self.machines[pool.name].append(machine.name)
+
+    def _settle(self, pool: Any, operation: Any, outcome: Outcome, nodes: int) -> None:
+        from google.cloud import container_v1 as gke
+
+        with self.lock:
+            if pool.status.name != "PROVISIONING":
+                return
+            if outcome.kind == "active":
+                pool.status = "RUNNING"
+                self._done(operation)
+                return
+            if outcome.kind == "create-failed":
+                message = (
+                    "Node registration failed: all cluster resources were brought up, but nodes failed to register"
+                )
+                code, condition = 13, "UNKNOWN"
+            else:
+                zone, missing = pool.locations[0], nodes - outcome.joined
+                message = (
+                    f"Instance group manager is short of {missing} VM count: GCE_STOCKOUT: The zone "
+                    f"'projects/{self.config.place.project}/zones/{zone}' does not have enough resources available "
+                    "to fulfill the request."
+                )
+                code, condition = 8, "GCE_STOCKOUT"
+            pool.status = "RUNNING_WITH_ERROR" if outcome.kind == "degraded" else "ERROR"
+            pool.conditions = [gke.StatusCondition(code=condition, message=message)]
+            self._done(operation, message, code)
+
+    def _kill(self, name: str) -> None:
+        for machine in list(self.machines.get(name, ())):
+            self.nodes.leave(machine)
+        with self.lock:
+            self.machines[name] = []
+            self.capacity.ours.pop(name, None)
+
+    def _gone(self, name: str, operation: Any) -> None:
+        with self.lock:
+            self.pools.pop(name, None)
+            self._done(operation)
+
+    def _delete_failed(self, pool: Any, operation: Any, message: str) -> None:
+        from google.cloud import container_v1 as gke
+
+        with self.lock:
+            pool.status = "ERROR"
+            pool.conditions = [gke.StatusCondition(code="UNKNOWN", message=message)]
+            self._done(operation, message, 9)
+
+
+class SimulatedGke:
+    """The cluster manager at `endpoint` (host:port, plain gRPC)."""
+
+    def __init__(
+        self, config: CloudConfig, nodes: Nodes, timeline: Timeline, faults: Faults, capacity: Capacity, rest: str
+    ) -> None:
+        self.timeline = timeline
+        self.pools = NodePools(config, timeline, nodes, capacity, faults, lambda: rest)
+        self.endpoint = ""
+        self._server: Any = None
+
+    def start(self) -> None:
+        """Serve on a free port, with the source pool in place."""
+        import grpc
+
+        self._seed()
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=4))
+        handlers = {name: self._handler(name, *types) for name, types in _methods().items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+        self.endpoint = f"127.0.0.1:{port}"
+
+    def stop(self) -> None:
+        """Close the port."""
+        if self._server is not None:
+            self._server.stop(None).wait()
+
+    def _handler(self, name: str, request_type: Any, response_type: Any) -> Any:
+        import grpc
+
+        method = getattr(self.pools, _snake(name))
+
+        def answer(request: Any, context: Any) -> Any:
+            self.timeline.run_due()
+            try:
+                with self.pools.lock:
+                    # A copy: the message is written out after the lock is gone, and events go on changing ours.
+                    return response_type.deserialize(response_type.serialize(method(request)))
+            except Refusal as refusal:
+                context.abort(getattr(grpc.StatusCode, refusal.code), str(refusal))
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=request_type.deserialize, response_serializer=response_type.serialize
+        )
+
+    def _seed(self) -> None:
+        from google.cloud import container_v1 as gke
+
+        config = self.pools.config
+        place, nodes = config.place, len(config.source_nodes)
+        networks = [
+            {"network": names.GKE_GVNIC_NETWORK, "subnetwork": names.GKE_GVNIC_NETWORK},
+            *({"network": names.GKE_RDMA_NETWORK, "subnetwork": f"{names.GKE_RDMA_NETWORK}-{i}"} for i in range(8)),
+        ]
+        source: dict[str, Any] = {
+            "name": place.source_pool,
+            "initial_node_count": nodes,
+            "locations": [place.zone],
+            "config": {
+                "machine_type": place.machine_type,
+                "accelerators": [{"accelerator_type": "nvidia-h200-141gb", "accelerator_count": 8}],
+                "image_type": "COS_CONTAINERD",
+                "taints": [GPU_TAINT],
+                "resource_labels": {"team": "platform"},
+            },
+            "autoscaling": {"enabled": True, "min_node_count": 0, "max_node_count": nodes + 2},
+            "management": {"auto_repair": True, "auto_upgrade": False},
+        }
+        if config.scenario.source.rdma:
+            source["network_config"] = {"additional_node_network_configs": networks}
+        self.pools.adopt(gke.NodePool(source), config.source_nodes)
+
+
+def _methods() -> Mapping[str, tuple[Any, Any]]:
+    from google.cloud import container_v1 as gke
+
+    return {
+        "GetCluster": (gke.GetClusterRequest, gke.Cluster),
+        "GetNodePool": (gke.GetNodePoolRequest, gke.NodePool),
+        "ListNodePools": (gke.ListNodePoolsRequest, gke.ListNodePoolsResponse),
+        "CreateNodePool": (gke.CreateNodePoolRequest, gke.Operation),
+        "DeleteNodePool": (gke.DeleteNodePoolRequest, gke.Operation),
+        "UpdateNodePool": (gke.UpdateNodePoolRequest, gke.Operation),
+        "SetNodePoolAutoscaling": (gke.SetNodePoolAutoscalingRequest, gke.Operation),
+        "SetNodePoolManagement": (gke.SetNodePoolManagementRequest, gke.Operation),
+        "GetOperation": (gke.GetOperationRequest, gke.Operation),
+        "ListOperations": (gke.ListOperationsRequest, gke.ListOperationsResponse),
+    }
+
+
+def _reserved(pool: Any) -> bool:
+    return bool(pool.config.reservation_affinity.consume_reservation_type.name == "SPECIFIC_RESERVATION")
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
