@@ -23,8 +23,7 @@ ANSWERS_WITH_OBJECT = frozenset({("", "pods"), ("", "serviceaccounts"), ("", "pe
                                  ("", "resourcequotas"), ("storage.k8s.io", "storageclasses"),
                                  ("storage.k8s.io", "csinodes"), ("storage.k8s.io", "csidrivers"),
                                  ("storage.k8s.io", "volumeattachments"),
-                                 ("storage.k8s.io", "csistoragecapacities"),
-                                 ("storage.k8s.io", "volumeattributesclasses"),
+                                                          ("storage.k8s.io", "volumeattributesclasses"),
                                  ("resource.k8s.io", "resourceclaims"), ("resource.k8s.io", "deviceclasses"),
                                  ("resource.k8s.io", "resourceslices"),
                                  ("resource.k8s.io", "resourceclaimtemplates")})  # fmt: skip

@@ -28,6 +28,7 @@ class ApiError(Exception):
         reason: `Status.reason`, "" where the real server leaves it out.
         message: `Status.message`.
         details: `Status.details` (name, group, kind, causes, retryAfterSeconds), or None.
+        continue_token: where an expired list can go on, if at all.
     """
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
@@ -36,10 +37,12 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details = dict(details) if details is not None else None
+        self.continue_token = ""
 
     def to_status(self) -> dict[str, Any]:
         """The `Status` object that goes over the wire."""
-        status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        metadata = {"continue": self.continue_token} if self.continue_token else {}
+        status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure"}
         status["message"] = self.message
         if self.reason:
             status["reason"] = self.reason

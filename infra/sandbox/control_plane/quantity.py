@@ -30,7 +30,7 @@ SUFFIXES = {
 def parse(text: str | int | float) -> Decimal:
     """The value of a quantity ("500m", "16Gi", "1e3", 8). ValueError if it is none."""
     written = str(text).strip()
-    number = written.rstrip("numkMGTPEi")
+    number = written.rstrip("numkKMGTPEi")
     suffix = written[len(number) :]
     if suffix not in SUFFIXES or not number:
         raise ValueError(f"{text!r} is no quantity")
@@ -57,3 +57,42 @@ def qos_class(spec: dict[str, Any]) -> str:
     if not any_set:
         return "BestEffort"
     return "Guaranteed" if all_equal else "Burstable"
+
+
+BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+
+
+@lru_cache(maxsize=4096)
+def canonical(text: str | int | float) -> str:
+    """A quantity as the server writes it back: "1000m" is "1", "1024Mi" is "1Gi", 8 is "8"."""
+    if isinstance(text, bool):
+        raise ValueError(f"{text!r} is no quantity")
+    written = str(text)
+    value = parse(written)
+    if not value:
+        return "0"
+    suffix = written[len(written.rstrip("numkKMGTPEi")) :]
+    if suffix in BINARY:
+        fitting = [each for each in BINARY if _whole(value / SUFFIXES[each])]
+        if fitting:
+            return f"{int(value / SUFFIXES[fitting[-1]])}{fitting[-1]}"
+        if value == value.to_integral_value():
+            return str(int(value))
+    if "e" in written or ("E" in written and suffix != "E"):
+        return _exponent(value)
+    fitting = [each for each in DECIMAL if _whole(value / SUFFIXES[each])]
+    if not fitting:  # finer than nano: the server rounds up
+        return f"{int((value / SUFFIXES['n']).to_integral_value(rounding='ROUND_CEILING'))}n"
+    return f"{int(value / SUFFIXES[fitting[-1]])}{fitting[-1]}"
+
+
+def _whole(value: Decimal) -> bool:
+    return value == value.to_integral_value()
+
+
+def _exponent(value: Decimal) -> str:
+    exponent = 0
+    while _whole(value / 1000):
+        value, exponent = value / 1000, exponent + 3
+    return f"{int(value)}e{exponent}" if exponent else str(int(value))

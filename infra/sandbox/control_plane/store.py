@@ -22,6 +22,8 @@ from infra.sandbox.control_plane.resources import Kind, Registry, by_plural
 Object = dict[str, Any]
 Objects = list[Object]
 Key = tuple[str, str]
+Finish = Callable[[Object, Object | None], Object]
+"""Checks and completes the object that is about to be written, given the one it replaces."""
 Subscriber = Callable[[Event, Kind, Object, Object | None], None]
 
 NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -193,8 +195,8 @@ class Store:
         options = deletion.Options(grace=grace, propagation=propagation)
         return deletion.delete(self, kind, found, options).obj
 
-    def insert(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
-        """`create` for an object that the caller hands over for good."""
+    def insert(self, kind: Kind, obj: Object, *, dry_run: bool = False, finish: Finish | None = None) -> Object:
+        """`create` for an object that the caller hands over for good; `finish` checks and completes it last."""
         metadata = obj.setdefault("metadata", {})
         if metadata.get("resourceVersion"):
             raise errors.internal("resourceVersion should not be set on objects to be created")
@@ -204,9 +206,13 @@ class Store:
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         if self.get(kind, namespace, name) is not None:
             raise errors.already_exists(kind.group, kind.plural, name)
+        if finish is not None:
+            obj = finish(obj, None)
         return obj if dry_run else self.commit(kind, "ADDED", obj, None)
 
-    def update(self, kind: Kind, obj: Object, *, part: str = "", dry_run: bool = False) -> Object:
+    def update(
+        self, kind: Kind, obj: Object, *, part: str = "", dry_run: bool = False, finish: Finish | None = None
+    ) -> Object:
         """Replace one part ("" or "status") for a caller that hands `obj` over. Equal content is no write."""
         metadata = obj["metadata"]
         old = self.require(kind, metadata.get("namespace"), metadata["name"])
@@ -214,6 +220,8 @@ class Store:
         new = strategy.prepare_update(kind, obj, old, part)
         if new == old:
             return old
+        if finish is not None:
+            new = finish(new, old)
         if deletion.released(new):
             # The last finalizer went: the only event is the deletion, and it shows the object as it was.
             return old if dry_run else self.remove(kind, old)

@@ -1,0 +1,353 @@
+"""Types of the API, from the distilled OpenAPI or from a CustomResourceDefinition, and reading objects by them.
+
+Reading does what decoding into Go structs does on the real server: unknown fields are dropped and reported,
+wrong types are refused, empty optional lists and maps vanish, quantities and times get their canonical form.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from infra.clock import parse_time, rfc3339, rfc3339_micro
+from infra.sandbox.control_plane import quantity
+from infra.sandbox.control_plane.resources import distilled
+
+Object = dict[str, Any]
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
+GO_NAMES = {"integer": "int32", "boolean": "bool", "string": "string", "number": "float64"}
+FORMS_BY_NAME = {
+    "io.k8s.apimachinery.pkg.apis.meta.v1.Time": "time",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime": "micro-time",
+    "io.k8s.apimachinery.pkg.api.resource.Quantity": "quantity",
+    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": "int-or-string",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1": "any",
+    "io.k8s.apimachinery.pkg.runtime.RawExtension": "any",
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON": "any",
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray": "any",
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool": "any",
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray": "any",
+}
+REF = "#/components/schemas/"
+OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+
+
+class DecodeError(ValueError):
+    """A value of the wrong type; the message is the one of the real decoder."""
+
+
+@dataclass(slots=True, eq=False)
+class Type:
+    """One type.
+
+    Attributes:
+        form: object | map | array | string | integer | number | boolean | bytes | any | time | micro-time |
+            quantity | int-or-string.
+        name: the Go struct ("DeploymentSpec"), "" if it has none.
+        fields: properties of an object.
+        items: element of an array, or value of a map.
+        merge_key, patch_strategies: for strategic merge.
+        list_type, list_keys: atomic | set | map, and the keys of a map list, for server-side apply.
+        atomic: a map or struct that has one owner.
+        open: keeps unknown fields.
+        nulls: time fields that show as null when unset.
+        inline: struct fields that are always there, so that nobody owns them as such.
+        limits: the validation keywords of a custom type.
+    """
+
+    form: str
+    name: str = ""
+    fields: dict[str, Type] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    items: Type | None = None
+    merge_key: str = ""
+    patch_strategies: frozenset[str] = frozenset()
+    list_type: str = ""
+    list_keys: tuple[str, ...] = ()
+    atomic: bool = False
+    open: bool = False
+    default: Any = None
+    go: str = ""
+    nulls: tuple[str, ...] = ()
+    inline: frozenset[str] = frozenset()
+    limits: Object = field(default_factory=dict)
+    embedded: bool = False
+
+
+@dataclass(slots=True)
+class Problems:
+    """Fields that a strict reader would have refused, in order of appearance."""
+
+    unknown: list[str] = field(default_factory=list)
+
+    def worded(self) -> list[str]:
+        return [f'unknown field "{path}"' for path in self.unknown]
+
+
+_types: dict[str, Type] = {}
+
+
+def type_of(name: str) -> Type:
+    """The type of a distilled schema by its full name."""
+    found = _types.get(name)
+    if found is None:
+        form = FORMS_BY_NAME.get(name, "object")
+        found = _types[name] = Type(form=form, name=name.rpartition(".")[2])
+        if form == "object":
+            _fill_struct(found, distilled()["schemas"][name])
+    return found
+
+
+def _fill_struct(target: Type, schema: Object) -> None:
+    if "properties" not in schema:
+        target.form = schema.get("type", "any") if schema.get("type") != "object" else "any"
+        return
+    target.required = frozenset(schema.get("required", ()))
+    target.atomic = schema.get("x-kubernetes-map-type") == "atomic"
+    target.fields = {name: _built_in(each) for name, each in schema["properties"].items()}
+    target.inline = frozenset(name for name, each in schema["properties"].items() if each.get("default") == {})
+    if target.name.endswith("Condition") or target.name == "Event":
+        timed = ("time", "micro-time")
+        target.nulls = tuple(name for name, each in target.fields.items() if each.form in timed)
+
+
+def _built_in(schema: Object) -> Type:
+    reference = schema.get("$ref") or (schema["allOf"][0].get("$ref") if "allOf" in schema else None)
+    if reference:
+        base = type_of(reference.removeprefix(REF))
+        if schema.get("x-kubernetes-map-type") == "atomic" and not base.atomic:
+            # An atomic field of a type that is not atomic elsewhere.
+            return Type(form=base.form, name=base.name, fields=base.fields, required=base.required, atomic=True)
+        return base
+    kind = schema.get("type")
+    if kind == "array":
+        return Type(
+            form="array",
+            items=_built_in(schema["items"]),
+            merge_key=schema.get("x-kubernetes-patch-merge-key", ""),
+            patch_strategies=frozenset(schema.get("x-kubernetes-patch-strategy", "").split(",")) - {""},
+            list_type=schema.get("x-kubernetes-list-type", "atomic"),
+            list_keys=tuple(schema.get("x-kubernetes-list-map-keys", ())),
+        )
+    if kind == "object" and "additionalProperties" in schema:
+        return Type(
+            form="map",
+            items=_built_in(schema["additionalProperties"]),
+            atomic=schema.get("x-kubernetes-map-type") == "atomic",
+        )
+    if kind == "string" and schema.get("format") == "byte":
+        return Type(form="bytes", go="[]uint8")
+    if kind in GO_NAMES:
+        default = schema.get("default")
+        return Type(form=kind, go=schema.get("format", GO_NAMES[kind]), default=default if default != "" else None)
+    return Type(form="any")
+
+
+@cache
+def object_meta() -> Type:
+    """metadata, the same for every kind."""
+    return type_of(OBJECT_META)
+
+
+# Custom resources
+
+
+def custom_type(schema: Object) -> Type:
+    """The type that a CRD's openAPIV3Schema describes, with apiVersion, kind and metadata added."""
+    top = _custom(schema)
+    top.form = "object"
+    top.fields = {
+        **top.fields,
+        "apiVersion": Type(form="string"),
+        "kind": Type(form="string"),
+        "metadata": object_meta(),
+    }
+    return top
+
+
+def _custom(schema: Object) -> Type:
+    is_open = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    limits = {key: value for key, value in schema.items() if key in LIMIT_KEYWORDS}
+    default = schema.get("default")
+    if schema.get("x-kubernetes-int-or-string"):
+        return Type(form="int-or-string", limits=limits, default=default)
+    kind = schema.get("type")
+    if kind == "array":
+        return Type(
+            form="array",
+            items=_custom(schema.get("items", {})),
+            list_type=schema.get("x-kubernetes-list-type", "atomic"),
+            list_keys=tuple(schema.get("x-kubernetes-list-map-keys", ())),
+            limits=limits,
+            default=default,
+        )
+    values = schema.get("additionalProperties")
+    if kind == "object" and isinstance(values, dict) and not schema.get("properties"):
+        return Type(form="map", items=_custom(values), limits=limits, default=default)
+    if kind == "object":
+        return Type(
+            form="object",
+            fields={name: _custom(each) for name, each in schema.get("properties", {}).items()},
+            required=frozenset(schema.get("required", ())),
+            atomic=schema.get("x-kubernetes-map-type") == "atomic",
+            open=is_open or values is True,
+            limits=limits,
+            default=default,
+            embedded=bool(schema.get("x-kubernetes-embedded-resource")),
+        )
+    if kind in GO_NAMES:
+        return Type(form=kind, go=GO_NAMES[kind], limits=limits, default=default)
+    return Type(form="any", open=True, limits=limits, default=default)
+
+
+LIMIT_KEYWORDS = frozenset(
+    {
+        "enum",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "minItems",
+        "maxItems",
+        "minProperties",
+        "maxProperties",
+        "nullable",
+    }
+)
+
+
+# Reading
+
+
+def read(kind: Type, value: Any, problems: Problems, *, custom: bool = False) -> Any:
+    """`value` as the server would hold it. DecodeError on a wrong type."""
+    return _Reader(problems, custom).read(kind, value, "", "")
+
+
+class _Reader:
+    """One pass over one object; custom resources keep their empty values and get their defaults."""
+
+    def __init__(self, problems: Problems, custom: bool) -> None:
+        self._problems = problems
+        self._custom = custom
+
+    def read(self, kind: Type, value: Any, path: str, owner: str) -> Any:
+        form = kind.form
+        if form == "any":
+            return value
+        if form == "object":
+            return self._struct(kind, value, path, owner)
+        if form == "array":
+            if not isinstance(value, list):
+                raise _mismatch(value, "[]" + _go_name(kind.items), path, owner)
+            items = kind.items or Type(form="any")
+            return [self.read(items, each, f"{path}[{index}]", owner) for index, each in enumerate(value)]
+        if form == "map":
+            if not isinstance(value, dict):
+                raise _mismatch(value, "map[string]" + _go_name(kind.items), path, owner)
+            items = kind.items or Type(form="any")
+            if items.form == "string" and all(type(each) is str for each in value.values()):
+                return value
+            return {key: self.read(items, each, f"{path}.{key}", owner) for key, each in value.items()}
+        return self._scalar(kind, value, path, owner)
+
+    def _struct(self, kind: Type, value: Any, path: str, owner: str) -> Object:
+        if not isinstance(value, dict):
+            raise _mismatch(value, kind.go or f"v1.{kind.name}", path, owner)
+        fields, required, result = kind.fields, kind.required, {}
+        prefix = f"{path}." if path else ""
+        for name, each in value.items():
+            field_type = fields.get(name)
+            if field_type is None:
+                if kind.open or (kind.embedded and name in ("apiVersion", "kind", "metadata")):
+                    result[name] = each
+                else:
+                    self._problems.unknown.append(prefix + name)
+                continue
+            if each is None:
+                if field_type.limits.get("nullable") or field_type.form == "any":
+                    result[name] = None
+                continue
+            read = self.read(field_type, each, prefix + name, kind.name or owner)
+            if not self._custom and not read and name not in required and field_type.form in ("array", "map"):
+                continue
+            result[name] = read
+        if kind.nulls:
+            for name in kind.nulls:
+                result.setdefault(name, None)
+        if self._custom:
+            for name, field_type in fields.items():
+                if field_type.default is not None and name not in result:
+                    result[name] = field_type.default
+        return result
+
+    def _scalar(self, kind: Type, value: Any, path: str, owner: str) -> Any:
+        form = kind.form
+        if form == "string":
+            if type(value) is str:
+                return value
+        elif form == "integer":
+            if type(value) is int:
+                return value
+            if type(value) is float and value.is_integer():
+                return int(value)
+        elif form == "boolean":
+            if type(value) is bool:
+                return value
+        elif form == "number":
+            if type(value) in (int, float):
+                return value
+        elif form == "int-or-string":
+            if type(value) in (int, str):
+                return value
+        elif form == "bytes":
+            if type(value) is str:
+                return value
+        elif form == "quantity":
+            return _quantity(value, path)
+        else:
+            return _time(value, form)
+        raise _mismatch(value, kind.go or kind.form, path, owner)
+
+
+def _quantity(value: Any, path: str) -> str:
+    try:
+        return quantity.canonical(value)
+    except (ValueError, TypeError):
+        raise DecodeError(
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        ) from None
+
+
+def _time(value: Any, form: str) -> str:
+    if form == "time" and type(value) is str:
+        if TIME.fullmatch(value):
+            return value
+        try:
+            return rfc3339(parse_time(value))
+        except ValueError:
+            pass
+    elif type(value) is str and MICRO_TIME.fullmatch(value):
+        return value if value.endswith("Z") else rfc3339_micro(parse_time(value))
+    layout = "2006-01-02T15:04:05Z07:00" if form == "time" else "2006-01-02T15:04:05.000000Z07:00"
+    raise DecodeError(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
+
+
+def _mismatch(value: Any, wanted: str, path: str, owner: str) -> DecodeError:
+    names = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
+    found = names.get(type(value), "null")
+    where = re.sub(r"\[\d+\]", "", path)
+    return DecodeError(f"json: cannot unmarshal {found} into Go struct field {owner}.{where} of type {wanted}")
+
+
+def _go_name(kind: Type | None) -> str:
+    if kind is None:
+        return "interface {}"
+    return kind.go or (f"v1.{kind.name}" if kind.name else kind.form)

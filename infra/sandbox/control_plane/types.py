@@ -1,0 +1,96 @@
+"""The type of each kind: built-in from the distilled OpenAPI, custom from its CustomResourceDefinition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.sandbox.control_plane import errors
+from infra.sandbox.control_plane.call import Call
+from infra.sandbox.control_plane.resources import Kind
+from infra.sandbox.control_plane.schema import DecodeError, Problems, Type, custom_type, read, type_of
+
+Object = dict[str, Any]
+
+
+class Types:
+    """Looks types up, and reads objects by them."""
+
+    def __init__(self) -> None:
+        self._custom: dict[tuple[str, str, str], Type] = {}
+        self._columns: dict[tuple[str, str, str], list[Object]] = {}
+        self._selectable: dict[tuple[str, str, str], tuple[str, ...]] = {}
+
+    def of(self, kind: Kind) -> Type:
+        """The type of a kind."""
+        if kind.custom:
+            return self._custom[kind.group, kind.version, kind.kind]
+        return type_of(kind.schema)
+
+    def define(self, group: str, kind: str, version: Object) -> None:
+        """Learn a custom kind from one version of its CustomResourceDefinition."""
+        key = (group, version["name"], kind)
+        self._custom[key] = custom_type(version.get("schema", {}).get("openAPIV3Schema", {}))
+        self._columns[key] = version.get("additionalPrinterColumns", [])
+        self._selectable[key] = tuple(each["jsonPath"].lstrip(".") for each in version.get("selectableFields", ()))
+
+    def columns(self, kind: Kind) -> list[Object]:
+        """The printer columns of a custom kind; built-in kinds have their own printers."""
+        return self._columns.get((kind.group, kind.version, kind.kind), [])
+
+    def selectable(self, kind: Kind) -> tuple[str, ...]:
+        """Field selectors that a custom kind declares."""
+        return self._selectable.get((kind.group, kind.version, kind.kind), ())
+
+    def read(self, call: Call, obj: Object) -> Object:
+        """A whole object sent to create or replace. 400 on wrong types, and on unknown fields when strict."""
+        kind = call.kind
+        prefix = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
+        try:
+            result, problems = self._read(kind, obj)
+        except DecodeError as problem:
+            raise errors.bad_request(f"{prefix}: {problem}") from None
+        if problems and call.validation == "Strict":
+            raise errors.bad_request(f"{prefix}: strict decoding error: {', '.join(problems)}")
+        if call.validation == "Warn":
+            call.warnings += problems
+        return result
+
+    def read_patched(self, call: Call, obj: Object, patch_text: str) -> Object:
+        """The outcome of a patch. 422 on wrong types, and on unknown fields when strict."""
+        try:
+            result, problems = self._read(call.kind, obj)
+        except DecodeError as problem:
+            raise self._bad_patch(patch_text, str(problem)) from None
+        if problems and call.validation == "Strict":
+            raise self._bad_patch(patch_text, f"strict decoding error: {', '.join(problems)}")
+        if call.validation == "Warn":
+            call.warnings += problems
+        return result
+
+    def read_applied(self, call: Call, obj: Object) -> Object:
+        """A configuration to apply. The real server fails hard on fields that the schema does not have."""
+        kind = call.kind
+        where = f"{call.namespace + '/' if call.namespace else '/'}{call.name}"
+        version = f"{kind.group + '/' if kind.group else ''}{kind.version}"
+        prefix = f"failed to create typed patch object ({where}; {version}, Kind={kind.kind})"
+        try:
+            result, problems = self._read(kind, obj)
+        except DecodeError as problem:
+            raise errors.internal(f"{prefix}: {problem}") from None
+        if problems:
+            fields = [text.split('"')[1] for text in problems]
+            worded = [f".{field}: field not declared in schema" for field in fields]
+            text = worded[0] if len(worded) == 1 else "errors:\n" + "\n".join(f"  {each}" for each in worded)
+            raise errors.internal(f"{prefix}: {text}")
+        return result
+
+    def _read(self, kind: Kind, obj: Object) -> tuple[Object, list[str]]:
+        problems = Problems()
+        result: Object = read(self.of(kind), obj, problems, custom=kind.custom)
+        return result, problems.worded()
+
+    @staticmethod
+    def _bad_patch(patch_text: str, why: str) -> errors.ApiError:
+        text = f'Invalid value: "{patch_text}": {why}'
+        cause = errors.Cause(reason="FieldValueInvalid", message=text, field="patch")
+        return errors.invalid("", "", "", [cause])
