@@ -228,7 +228,7 @@ def judge(
     """Read NCCL logs, nccl-tests, perftest, fio, … and say what they prove."""
     from tasks import judge as judging
 
-    result = judging.judge_file(file, machine_type=machine, nodes=nodes)
+    result = judging.judge(sys.stdin.buffer if file == "-" else file, machine_type=machine, nodes=nodes)
     if as_json:
         from flows import console
 
@@ -284,7 +284,7 @@ def sandbox(
     from infra.sandbox import scenario as scenarios
 
     if listing:
-        console.show_table({"scenario": s.name, "what happens": s.summary} for s in scenarios.every())
+        console.show_table({"scenario": n, "what happens": scenarios.load(n).summary} for n in scenarios.names())
         return 0
     return running.serve(scenario, cloud=cloud, port=port, kubeconfig=kubeconfig, control_plane=control_plane)
 
