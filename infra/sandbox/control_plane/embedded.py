@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from infra.clock import Clock, SystemClock
-from infra.sandbox.control_plane.namespaces import Namespaces
+from infra.sandbox.control_plane import foundation
 from infra.sandbox.control_plane.server import Server
 from infra.sandbox.control_plane.store import Store
+
+if TYPE_CHECKING:
+    from infra.sandbox.control_plane.controllers import Controllers
 
 HOST = "127.0.0.1"
 
@@ -25,10 +29,9 @@ class ControlPlane:
     def __init__(self, clock: Clock | None = None, *, controllers: bool = True, seed: int | None = None) -> None:
         self.store = Store(clock or SystemClock(), seed=seed)
         self._with_controllers = controllers
-        self._controllers: list[asyncio.Task[None]] = []
+        self._controllers: Controllers | None = None
         self._server = Server(self.store)
-        self._namespaces = Namespaces(self.store)
-        self._namespaces.lay_foundation()
+        foundation.lay(self.store)
         self._runner: web.ServerRunner | None = None
         self.url = ""
 
@@ -50,9 +53,8 @@ class ControlPlane:
     async def stop(self) -> None:
         """Stop to serve, and the controllers."""
         await self._server.close()
-        for task in self._controllers:
-            task.cancel()
-        await asyncio.gather(*self._controllers, return_exceptions=True)
+        if self._controllers is not None:
+            await self._controllers.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 

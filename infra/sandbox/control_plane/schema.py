@@ -32,6 +32,14 @@ FORMS_BY_NAME = {
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool": "any",
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray": "any",
 }
+SCALARS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "bytes": (str,),
+    "integer": (int,),
+    "boolean": (bool,),
+    "number": (int, float),
+    "int-or-string": (int, str),
+}
 REF = "#/components/schemas/"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
@@ -290,34 +298,17 @@ class _Reader:
 
     def _scalar(self, kind: Type, value: Any, path: str, owner: str) -> Any:
         form = kind.form
-        if form == "string":
-            if type(value) is str:
+        allowed = SCALARS.get(form)
+        if allowed is not None:
+            if type(value) in allowed:
                 return value
-        elif form == "integer":
-            if type(value) is int:
-                return value
-            if type(value) is float and value.is_integer():
+            if form == "integer" and type(value) is float and value.is_integer():
                 return int(value)
-        elif form == "boolean":
-            if type(value) is bool:
-                return value
-        elif form == "number":
-            if type(value) in (int, float):
-                return value
-        elif form == "int-or-string":
-            if type(value) in (int, str):
-                return value
-        elif form == "bytes":
-            if type(value) is str:
-                return value
-        elif form == "quantity":
-            return _quantity(value, path)
-        else:
-            return _time(value, form)
-        raise _mismatch(value, kind.go or kind.form, path, owner)
+            raise _mismatch(value, kind.go or form, path, owner)
+        return _quantity(value) if form == "quantity" else _time(value, form)
 
 
-def _quantity(value: Any, path: str) -> str:
+def _quantity(value: Any) -> str:
     try:
         return quantity.canonical(value)
     except (ValueError, TypeError):

@@ -106,9 +106,7 @@ def parse_fields(kind: Kind, text: str, selectable: tuple[str, ...] = ()) -> tup
     for term in filter(None, (text or "").split(",")):
         match = re.fullmatch(r"([^=!]+)(==|!=|=)(.*)", term)
         if match is None:
-            raise errors.bad_request(
-                f'Unable to find "{kind.api_version}, Resource={kind.plural}" that match label selector "", field selector "{text}": invalid selector: \'{term}\'; can\'t understand \'{term}\''
-            )
+            raise errors.bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         path, operator, value = match.groups()
         if path not in supported:
             where = f"{kind.group + '/' if kind.group else '/'}{kind.version}, Resource={kind.plural}"
@@ -187,7 +185,7 @@ def _value_set(text: str, tokens: list[str], at: int) -> tuple[frozenset[str], i
         end = tokens.index(")", at)
     except ValueError:
         raise _unparsable(text, "found '', expected: ',' or ')'") from None
-    values = [token for token in tokens[at + 1 : end] if token != ","]
+    values = [each for each in tokens[at + 1 : end] if each != ","]
     for value in values:
         _label_value(text, value)
     return frozenset(values or [""]), end + 1
