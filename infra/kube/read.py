@@ -13,7 +13,7 @@ from infra.kube.dump import items
 from infra.kube.owners import volumes, workload
 from infra.kube.wire import Shared, Wire, budget, moment, node, pod
 from infra.model.gangs import GANG_KINDS, gang_kind
-from infra.model.workload import Pod, Snapshot, Workload
+from infra.model.workload import Budget, Pod, Snapshot, Workload
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -31,7 +31,12 @@ VOLUMES = "/api/v1/persistentvolumes"
 
 
 def snapshot(
-    kube: Kube, node_selector: Mapping[str, str] | None = None, *, owners: bool = True, storage: bool = True
+    kube: Kube,
+    node_selector: Mapping[str, str] | None = None,
+    *,
+    owners: bool = True,
+    storage: bool = True,
+    live: tuple[Iterable[Pod], Iterable[Budget]] | None = None,
 ) -> Snapshot:
     """Read what moving needs. Pods and budgets of all namespaces, since a budget counts pods on every node.
 
@@ -40,6 +45,7 @@ def snapshot(
         node_selector: read only the nodes with these labels (all pods are read in any case).
         owners: read the pods' owners, and of custom kinds those that an owner reference names.
         storage: read claims and volumes.
+        live: pods and budgets that a view has already, so that they are not listed again.
 
     Raises:
         Forbidden, Unreachable: nodes, pods or budgets cannot be read. An owner or volume list that is refused is
@@ -50,8 +56,8 @@ def snapshot(
     labels = ",".join(f"{k}={v}" for k, v in (node_selector or {}).items())
     shared = reader.shared
     nodes = tuple(node(n, shared) for n in kube.list(NODES, {"labelSelector": labels or None}))
-    pods = tuple(_typed(kube.list(PODS), pod, shared))
-    budgets = tuple(_typed(kube.list(BUDGETS), budget, shared))
+    pods = tuple(live[0] if live else _typed(kube.list(PODS), pod, shared))
+    budgets = tuple(live[1] if live else _typed(kube.list(BUDGETS), budget, shared))
     workloads: list[Workload] = []
     if owners:
         for kind, path in OWNERS.items():

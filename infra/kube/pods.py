@@ -1,0 +1,106 @@
+"""Evict and delete pods, every answer told apart. An eviction's refusal is an answer, not an error, so none is raised.
+
+What the answers mean was recorded from kube-apiserver 1.36: accepted is 201; a refusal by a budget is 429 with a
+cause DisruptionBudget; two budgets are a 500 without a reason; a terminating namespace is a 403 with a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from infra.errors import Status, Unreachable
+from infra.kube.api import Kube, read_status
+from infra.model.workload import Pod
+
+TIMEOUT = 30.0  # seconds; the server itself retries budget writes for up to 10 s within one request
+
+
+class Answer(StrEnum):
+    """What the server said to an eviction or a delete."""
+
+    ACCEPTED = "accepted"  # the pod has a deletionTimestamp, or is gone; the watch says when
+    GONE = "gone"  # 404, or 409 because another pod has the name now
+    REFUSED = "refused"  # 429: the budget allows none
+    UNCOUNTED = "uncounted"  # 429 with retryAfter: the budget's controller has not counted yet
+    BUSY = "busy"  # 429 without a budget: the server protects itself
+    TWO_BUDGETS = "two-budgets"  # 500: more than one budget; no retry will help
+    NAMESPACE_ENDING = "namespace-ending"  # 403: the namespace deletes the pod by itself
+    FORBIDDEN = "forbidden"  # 403 for another reason
+    INVALID = "invalid"  # 400, 405, 422: the request is wrong; no retry will help
+    ERROR = "error"  # 409 of another kind, other 5xx: may pass
+    UNANSWERED = "unanswered"  # no answer: it may have been accepted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """An answer with the server's words; `retry_after` in seconds."""
+
+    answer: Answer
+    message: str = ""
+    retry_after: int | None = None
+
+
+def evict(kube: Kube, pod: Pod, *, grace: int | None = None, dry_run: bool = False) -> Reply:
+    """Ask for one eviction, of this very pod (UID precondition), with its own grace unless `grace` is given."""
+    options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
+    if grace is not None:
+        options["gracePeriodSeconds"] = grace
+    if dry_run:
+        options["dryRun"] = ["All"]
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": options,
+    }
+    return _send(kube, "POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
+
+
+def delete(kube: Kube, pod: Pod, *, grace: int | None = None) -> Reply:
+    """Delete this very pod, past any budget. Only for what a person has allowed."""
+    body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+    if grace is not None:
+        body["gracePeriodSeconds"] = grace
+    return _send(kube, "DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)
+
+
+def _send(kube: Kube, method: str, path: str, body: Mapping[str, Any]) -> Reply:
+    try:
+        response = kube.open(method, path, body=orjson.dumps(body), timeout=TIMEOUT)
+    except Unreachable as error:
+        return Reply(answer=Answer.UNANSWERED, message=error.observed)
+    if response.status < 300:
+        return Reply(answer=Answer.ACCEPTED)
+    return read_reply(read_status(response.status, response.data, response.headers.get("Retry-After")))
+
+
+def read_reply(status: Status) -> Reply:
+    """Tell the refusals apart. Pure."""
+    causes = {str(c.get("reason", "")): str(c.get("message", "")) for c in status.causes}
+    said = causes.get("DisruptionBudget") or status.message
+    return Reply(answer=_which(status, causes), message=said, retry_after=status.retry_after)
+
+
+def _which(status: Status, causes: Mapping[str, str]) -> Answer:
+    match status.code:
+        case 404:
+            return Answer.GONE
+        case 409:
+            # A precondition names what differs; a conflict of writers says "the object has been modified".
+            return Answer.GONE if "uid" in status.message.lower() else Answer.ERROR
+        case 429 if "DisruptionBudget" in causes:
+            return Answer.UNCOUNTED if status.retry_after else Answer.REFUSED
+        case 429:
+            return Answer.BUSY
+        case 403:
+            return Answer.NAMESPACE_ENDING if "NamespaceTerminating" in causes else Answer.FORBIDDEN
+        case 500 if "more than one PodDisruptionBudget" in status.message:
+            return Answer.TWO_BUDGETS
+        case 400 | 405 | 415 | 422:
+            return Answer.INVALID
+    return Answer.ERROR

@@ -1,0 +1,123 @@
+"""The objects that start and stop gangs, with our memory on them: who stopped them, and what they were before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from infra.errors import Conflict, Forbidden, NotFound
+from infra.kube.api import MERGE_PATCH, Kube
+from infra.model.gangs import GANG_KINDS, GangKind, Means
+from infra.model.record import PRIOR, RUN
+
+Raw = dict[str, Any]
+_COMMANDS = "/apis/bus.volcano.sh/v1alpha1/namespaces/{}/commands"
+
+
+def read(kube: Kube, row: GangKind, namespace: str, name: str) -> Raw | None:
+    """The object, or None where it is gone."""
+    return kube.get(row.path(namespace, name))
+
+
+def memory(raw: Mapping[str, Any], run: str) -> Raw | None:
+    """What this run has noted on the object, or None."""
+    text = ((raw.get("metadata") or {}).get("annotations") or {}).get(PRIOR)
+    try:
+        noted = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return noted if isinstance(noted, dict) and noted.get("run") == run else None
+
+
+def note(kube: Kube, row: GangKind, raw: Mapping[str, Any], noted: Mapping[str, Any], patch: Raw | None = None) -> Raw:
+    """Write our memory, and in the same request the change it speaks of. Raises Conflict when `raw` is stale."""
+    meta = raw["metadata"]
+    body = {**(patch or {})}
+    body["metadata"] = {
+        "resourceVersion": meta.get("resourceVersion"),
+        "labels": {RUN: noted["run"]},
+        "annotations": {PRIOR: json.dumps(noted, sort_keys=True, separators=(",", ":"))},
+    }
+    return kube.request("PATCH", row.path(meta["namespace"], meta["name"]), body=body, content_type=MERGE_PATCH)
+
+
+def forget(kube: Kube, row: GangKind, raw: Mapping[str, Any], patch: Raw | None = None) -> None:
+    """Take our marks off, with a last change in the same request."""
+    meta = raw["metadata"]
+    body = {**(patch or {}), "metadata": {"labels": {RUN: None}, "annotations": {PRIOR: None}}}
+    try:
+        kube.request(
+            "PATCH", row.path(meta["namespace"], meta["name"]), body=body, content_type=MERGE_PATCH, retry=True
+        )
+    except NotFound:
+        return
+
+
+def annotate(kube: Kube, row: GangKind, namespace: str, name: str, key: str, value: str) -> None:
+    """Set one annotation of the workload."""
+    body = {"metadata": {"annotations": {key: value}}}
+    kube.request("PATCH", row.path(namespace, name), body=body, content_type=MERGE_PATCH, retry=True)
+
+
+def stop_patch(row: GangKind) -> Raw | None:
+    """The merge patch that stops it; None where a Command does."""
+    match row.means:
+        case Means.SUSPEND:
+            return row.switch(True)
+        case Means.ACTIVE:
+            return row.switch(False)
+        case Means.SCALE:
+            return row.switch(0)
+        case Means.COMMAND:
+            return None
+
+
+def start_patch(row: GangKind, before: object) -> Raw | None:
+    """The merge patch that puts the switch back to what it was. Unset is written as the API's default of running."""
+    match row.means:
+        case Means.SUSPEND:
+            return row.switch(bool(before))
+        case Means.ACTIVE:
+            return row.switch(before is not False)
+        case Means.SCALE:
+            return row.switch(1 if before is None else before)
+        case Means.COMMAND:
+            return None
+
+
+def command(kube: Kube, raw: Mapping[str, Any], action: str, run: str) -> None:
+    """Volcano's way: a Command that names its target. The same command of this run already there is success."""
+    meta = raw["metadata"]
+    body = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {"name": f"{meta['name']}-{action.lower()}-{run}", "namespace": meta["namespace"]},
+        "action": action,
+        "target": {
+            "apiVersion": raw.get("apiVersion", "batch.volcano.sh/v1alpha1"),
+            "kind": "Job",
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "controller": True,
+        },
+    }
+    try:
+        kube.request("POST", _COMMANDS.format(meta["namespace"]), body=body)
+    except Conflict:
+        return
+
+
+def marked(kube: Kube, run: str) -> Iterator[tuple[GangKind, Raw]]:
+    """Every switch that this run has its mark on. Kinds that the cluster does not serve are not asked for."""
+    served = {g.get("name") for g in kube.request("GET", "/apis").get("groups") or ()}
+    for row in GANG_KINDS:
+        if row.group not in served and row.group != "batch":
+            continue
+        try:
+            found = list(kube.list(row.path(), {"labelSelector": f"{RUN}={run}"}))
+        except (NotFound, Forbidden):
+            continue  # the group is served without this kind, or not for us: then we have not marked one either
+        for raw in found:
+            if memory(raw, run) is not None:
+                yield row, {**raw, "apiVersion": f"{row.group}/{row.version}", "kind": row.kind}

@@ -1,0 +1,205 @@
+"""One list and watch of a collection, kept alive: bookmarks, 410, cut and silent connections.
+
+A watch runs in a thread of its own and puts what it sees, already converted, on a queue; whoever reads the queue owns
+the state. After every listing comes one `Synced` with all objects, so a reader that was behind is right again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from infra.errors import PoolshiftError, Unreachable
+from infra.kube.api import PAGE, ApiError, Kube, translate
+from infra.kube.wire import Shared, Wire
+
+T = TypeVar("T")
+SILENCE = 60.0  # wall-clock seconds without a byte after which a connection is taken for dead
+BACKOFF = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)  # wall-clock seconds between tries to connect
+
+
+@dataclass(frozen=True, slots=True)
+class Synced(Generic[T]):
+    """A full listing: what is not in it is gone."""
+
+    watch: Watch[T]
+    objects: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """One event. `gone` for DELETED."""
+
+    watch: Watch[T]
+    object: T
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Generic[T]):
+    """No view of the collection at the moment; the watch goes on trying."""
+
+    watch: Watch[T]
+    error: PoolshiftError
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Generic[T]):
+    """The watch is connected (again)."""
+
+    watch: Watch[T]
+
+
+class _Expired(Exception):
+    """410: the version to resume from is too old."""
+
+
+class Watch(Generic[T]):
+    """Lists and follows one collection until `stop`."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        path: str,
+        convert: Callable[[Wire, Shared], T],
+        queue: SimpleQueue[Any],
+        *,
+        params: Mapping[str, Any] | None = None,
+        silence: float = SILENCE,
+    ) -> None:
+        self.path = path
+        self._kube = kube
+        self._convert = convert
+        self._queue = queue
+        self._params = dict(params or {})
+        self._silence = silence
+        self._stopping = threading.Event()
+        self._relist = threading.Event()
+        self._response: Any = None
+        self._version = ""
+        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first thing on the queue is `Synced`, or `Lost`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the connection and the thread."""
+        self._stopping.set()
+        self._cut()
+        self._thread.join(timeout=10)
+
+    def relist(self) -> None:
+        """Distrust the connection: cut it and list anew."""
+        self._relist.set()
+        self._cut()
+
+    def _cut(self) -> None:
+        response = self._response
+        if response is not None:
+            try:
+                response.shutdown()
+            except (OSError, ValueError, RuntimeError):
+                pass  # already closed by the other side, or not yet reading
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                self._relist.clear()
+                version = self._list()
+                failures = 0
+                while not self._stopping.is_set() and not self._relist.is_set():
+                    version, alive = self._follow(version)
+                    failures = 0 if alive else failures + 1
+                    if failures:
+                        self._pause(failures)
+            except _Expired:
+                continue
+            except PoolshiftError as error:
+                failures += 1
+                self._queue.put(Lost(self, error))
+                self._pause(failures)
+
+    def _pause(self, failures: int) -> None:
+        self._stopping.wait(BACKOFF[min(failures, len(BACKOFF)) - 1])
+
+    def _list(self) -> str:
+        shared = Shared()
+        found: list[T] = []
+        version = ""
+        token: str | None = None
+        while True:
+            params = {**self._params, "limit": PAGE, "continue": token}
+            page = self._kube.request("GET", self.path, params=params)
+            found += [self._convert(item, shared) for item in page.get("items") or ()]
+            meta = page.get("metadata") or {}
+            version = str(meta.get("resourceVersion", ""))
+            token = meta.get("continue") or None
+            if token is None:
+                self._queue.put(Synced(self, tuple(found)))
+                return version
+
+    def _follow(self, version: str) -> tuple[str, bool]:
+        """Watch from a version until the connection ends. Returns (version to go on from, was anything received)."""
+        import urllib3
+
+        params = {
+            **self._params,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            # The server ends the watch before we would call it silent, so silence means death.
+            "timeoutSeconds": max(1, int(self._silence * 0.8)),
+        }
+        try:
+            response = self._kube.open("GET", self.path, params=params, timeout=(10.0, self._silence), preload=False)
+        except Unreachable as error:
+            self._queue.put(Lost(self, error))
+            return version, False
+        self._response, self._version = response, version
+        try:
+            if response.status == 410:
+                raise _Expired
+            if response.status >= 400:
+                refusal = translate("GET", self.path, response.status, response.read(), None)
+                if not isinstance(refusal, Unreachable):
+                    raise refusal
+                self._queue.put(Lost(self, refusal))
+                return version, False
+            self._queue.put(Resumed(self))
+            return self._read(response)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            return self._version, True  # cut; what came before it counts
+        finally:
+            self._response = None
+            response.close()
+
+    def _read(self, response: Any) -> tuple[str, bool]:
+        shared = Shared()
+        for line in response:
+            if not line.strip():
+                continue
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                break  # a line torn by a dying connection: resume from the last whole one
+            kind, raw = event.get("type"), event.get("object") or {}
+            if kind == "ERROR":
+                self._raise(raw)
+            self._version = str((raw.get("metadata") or {}).get("resourceVersion") or self._version)
+            if kind in ("ADDED", "MODIFIED", "DELETED"):
+                self._queue.put(Changed(self, self._convert(raw, shared), kind == "DELETED"))
+            if self._stopping.is_set() or self._relist.is_set():
+                break
+        return self._version, True
+
+    def _raise(self, status: Wire) -> None:
+        if status.get("code") == 410:
+            raise _Expired
+        raise ApiError(f"watch of {self.path}", f"{status.get('code')} {status.get('message')}")

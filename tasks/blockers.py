@@ -1,0 +1,153 @@
+"""What would stop a drain, offline: a kubectl dump in, the blocking pods and their reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.errors import NotFound
+from infra.kube.read import of_objects, read_dump
+from infra.kube.wire import Wire
+from infra.model.workload import Snapshot
+from tasks.rules.decision import Act, Allowed, Context, Decision
+from tasks.rules.drain import decide
+
+# The words of the answer, by the rules' own codes. What is not here has its own code as its word.
+_WORDS = {
+    "pdb-never": "pdb",
+    "local-volume": "local-storage",
+    "daemonset-orphan": "daemonset",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blocker:
+    """One reason why one pod does not leave."""
+
+    pod: str
+    node: str
+    why: str
+    decision: Decision
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "pod": self.pod,
+            "why": self.why,
+            "node": self.node,
+            "code": self.decision.code,
+            "reason": self.decision.reason,
+            "remedy": self.decision.remedy,
+            **self.decision.detail,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockersResult:
+    """The answer for one node or for all of a dump.
+
+    `drainable` is None when it cannot be told: no node or pod was read, or a budget is not counted yet.
+    """
+
+    node: str | None
+    nodes: tuple[str, ...]
+    drainable: bool | None
+    blockers: tuple[Blocker, ...]
+    not_blockers: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 drainable, 3 blocked, 4 unknown."""
+        return {True: 0, False: 3, None: 4}[self.drainable]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "node": self.node,
+            "nodes": list(self.nodes),
+            "drainable": self.drainable,
+            "blockers": [b.to_json() for b in self.blockers],
+            "not_blockers": list(self.not_blockers),
+            "unknown": list(self.unknown),
+        }
+
+    def lines(self, limit: int = 20) -> list[str]:
+        """For a person: the answer, then each blocker with its remedy."""
+        where = f"node {self.node}" if self.node else f"{len(self.nodes)} nodes"
+        word = {True: "can be drained", False: "cannot be drained", None: "cannot be judged"}[self.drainable]
+        found = [f"{where} {word}: {len(self.blockers)} blockers, {len(self.not_blockers)} pods can leave or may stay"]
+        for blocker in self.blockers[:limit]:
+            found.append(f"pod {blocker.pod} ({blocker.node}): {blocker.why}: {blocker.decision.reason}")
+            if blocker.decision.remedy:
+                found.append(f"    {blocker.decision.remedy}")
+        if len(self.blockers) > limit:
+            found.append(f"and {len(self.blockers) - limit} more")
+        found += [f"unknown: {text}" for text in self.unknown]
+        return found
+
+
+def blockers(
+    objects: Iterable[Wire] | Path, node: str | None = None, *, allowed: Allowed | None = None
+) -> BlockersResult:
+    """Judge a dump (a path, or plain objects). With `allowed` the flags of a drain are taken as given.
+
+    Raises:
+        BadSpec: the dump cannot be read or holds no Kubernetes object.
+        NotFound: `node` is neither in the dump nor named by a pod of it.
+
+    """
+    snapshot = read_dump(objects) if isinstance(objects, Path) else of_objects(objects)
+    return judge_snapshot(snapshot, node, allowed or Allowed(ignore_daemonsets=False))
+
+
+def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> BlockersResult:
+    """The same for a snapshot. Pure."""
+    names = _nodes(snapshot, node)
+    context = Context(snapshot=snapshot, allowed=allowed)
+    found: list[Blocker] = []
+    clear: list[str] = []
+    unknown: list[str] = []
+    for pod in snapshot.on(names):
+        decisions = decide(pod, context)
+        stopping = [d for d in decisions if _stops(d)]
+        unknown += [f"pod {pod.key}: {d.reason}" for d in decisions if d.code == "pdb-unknown"]
+        found += [Blocker(pod=pod.key, node=pod.node, why=_WORDS.get(d.code, d.code), decision=d) for d in stopping]
+        if not stopping:
+            clear.append(pod.key)
+    if "Pod" not in snapshot.kinds:
+        unknown.append("the dump holds no pods")
+    elif not names:
+        unknown.append("no pod of the dump is on a node")
+    return BlockersResult(
+        node=node or (names[0] if len(names) == 1 else None),
+        nodes=tuple(names),
+        drainable=False if found else (None if unknown else True),
+        blockers=tuple(sorted(found, key=lambda b: (b.node, b.pod, b.why))),
+        not_blockers=tuple(sorted(clear)),
+        unknown=tuple(unknown),
+    )
+
+
+def _stops(decision: Decision) -> bool:
+    """Blocks for good, or is refused as things stand. A pod that is already leaving in time stops nothing."""
+    return decision.act is Act.BLOCK or (decision.act is Act.WAIT and decision.code in ("pdb", "pdb-unhealthy-pods"))
+
+
+def _nodes(snapshot: Snapshot, node: str | None) -> list[str]:
+    """The nodes in question: the one asked for; else the one that is cordoned, if it is the only one; else all."""
+    used = {p.node for p in snapshot.pods if p.node}
+    known = used | set(snapshot.node_by_name)
+    if node is not None:
+        if node not in known:
+            raise NotFound(
+                f"node {node}",
+                "is neither in the dump nor named by a pod of it",
+                expected="one of " + ", ".join(sorted(known)[:10]),
+                remedy="kubectl get nodes,pods,pdb -A -o json > FILE",
+            )
+        return [node]
+    cordoned = [n.name for n in snapshot.nodes if n.unschedulable and n.name in used]
+    return cordoned if len(cordoned) == 1 else sorted(used)

@@ -1,0 +1,288 @@
+"""Draining, as flows and the command line call it: `plan`, `move`, `verify_empty`, and `drain_nodes` on its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from infra.clock import Clock
+from infra.errors import NotFound
+from infra.kube.api import Kube
+from infra.kube.read import snapshot as read_snapshot
+from infra.kube.view import View
+from infra.model.spec import Drain
+from infra.model.verdict import Finding, Level
+from infra.model.workload import Pod, Selector, Snapshot
+from tasks.emptiness import verify_empty
+from tasks.evict import Evictor
+from tasks.fence import cordon, unfence
+from tasks.moving import MoveReport, WaveReport, judge_with, move, pod_end_dict
+from tasks.rules.decision import Act, Allowed, Context, strictest
+from tasks.rules.drain import decide, drains_last, finding
+from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
+from tasks.rules.placement import TargetShape
+from tasks.rules.waves import MovePlan, plan_move
+
+__all__ = [
+    "DrainOptions",
+    "DrainReport",
+    "MovePlan",
+    "MoveReport",
+    "TargetShape",
+    "WaveReport",
+    "drain_nodes",
+    "move",
+    "plan",
+    "verify_empty",
+]
+
+FOREVER = timedelta(days=3650)
+
+
+def plan(
+    snapshot: Snapshot,
+    drain: Drain,
+    source_nodes: Sequence[str],
+    target_shape: TargetShape | None = None,
+    *,
+    target_nodes: Sequence[str] = (),
+) -> MovePlan:
+    """What would move, in which wave, what waits for what, and what can never go. Reads nothing, changes nothing.
+
+    Args:
+        snapshot: from `infra.kube.read.snapshot` or a dump.
+        drain: the spec's drain part.
+        source_nodes: names of the nodes to empty.
+        target_shape: a node of the target pool, from the spec when the pool does not exist yet.
+        target_nodes: names of the target's nodes when it does: room for gangs is then judged on what is free there.
+
+    """
+    return plan_move(snapshot, drain, source_nodes, target_shape, target_nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainOptions:
+    """As kubectl drain's flags of the same names. `timeout` zero: no limit; `grace` None: each pod's own."""
+
+    grace: int | None = None
+    timeout: timedelta = timedelta(0)
+    pod_selector: Selector | None = None
+    ignore_daemonsets: bool = False
+    delete_emptydir_data: bool = False
+    force: bool = False
+    dry_run: bool = False
+    evictions_per_second: float = 500.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainReport:
+    """How a stand-alone drain ended. `blocked` were seen before the first eviction; their nodes were not touched."""
+
+    end: End
+    nodes: dict[str, End]
+    blocked: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    left: tuple[PodEnd, ...]
+    unproven: tuple[Finding, ...]
+    leaving: int
+    restored: tuple[str, ...]
+    tally: Tally
+    requests: int
+    seconds: float
+    dry_run: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 all drained (or, dry, all could be), 5 refused before anything was touched, 4 unknown, 1 failed."""
+        if self.blocked and not self.tally.sent and all(e is not End.DRAINED for e in self.nodes.values()):
+            return 5
+        return {End.DRAINED: 0, End.FAILED: 1, End.UNKNOWN: 4}[self.end]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "end": self.end.value,
+            "dry_run": self.dry_run,
+            "nodes": {name: end.value for name, end in self.nodes.items()},
+            "blocked": [f.to_dict() for f in self.blocked],
+            "warnings": [f.to_dict() for f in self.warnings],
+            "left": [pod_end_dict(p) for p in self.left],
+            "unproven": [f.to_dict() for f in self.unproven],
+            "pods": self.leaving,
+            "restored": list(self.restored),
+            "evictions": asdict(self.tally),
+            "requests": self.requests,
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def drain_nodes(
+    kube: Kube,
+    nodes: Iterable[str],
+    options: DrainOptions,
+    *,
+    clock: Clock | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> DrainReport:
+    """Empty nodes of any cluster. Blockers are judged first; a node that has one is left alone, the others go on.
+
+    Nodes that drain stay cordoned, as with kubectl. On failure, cancellation (Ctrl-C too) or an error, exactly the
+    cordons of this call are taken back.
+
+    Raises:
+        NotFound: a node does not exist (nothing was changed).
+        Forbidden, Unreachable, Conflict: as `infra.kube.api`.
+
+    """
+    return _Drain(kube, tuple(dict.fromkeys(nodes)), options, clock or kube.clock, say, cancelled).run()
+
+
+class _Drain:
+    """One stand-alone drain."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        nodes: tuple[str, ...],
+        options: DrainOptions,
+        clock: Clock,
+        say: Callable[[str], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.kube, self.nodes, self.options, self.clock = kube, nodes, options, clock
+        self.say, self.cancelled = say, cancelled
+        self.name = f"drain-{uuid.uuid4().hex[:8]}"
+        self.began, self.asked = clock.now(), kube.requests
+
+    def run(self) -> DrainReport:
+        with View(self.kube) as view:
+            live = (tuple(view.pods.values()), tuple(view.budgets.values()))
+            now = read_snapshot(self.kube, live=live)
+            missing = [n for n in self.nodes if n not in now.node_by_name]
+            if missing:
+                raise NotFound(f"node {missing[0]}", "is not in the cluster", remedy="kubectl get nodes")
+            context = Context(snapshot=now, allowed=self._allowed())
+            findings, blocked_nodes, leaving = self._judge(now, context)
+            free = [n for n in self.nodes if n not in blocked_nodes]
+            for found in findings:
+                if found.level is Level.BLOCK:
+                    self.say(found.wording())
+            report = DrainReport(
+                end=End.FAILED if blocked_nodes else End.DRAINED,
+                nodes=dict.fromkeys(blocked_nodes, End.FAILED),
+                blocked=tuple(f for f in findings if f.level is Level.BLOCK),
+                warnings=tuple(f for f in findings if f.level is Level.WARN),
+                left=(),
+                unproven=(),
+                leaving=leaving,
+                restored=(),
+                tally=Tally(),
+                requests=0,
+                seconds=0.0,
+                dry_run=self.options.dry_run,
+            )
+            if not self.options.dry_run and free:
+                report = self._empty(view, context, free, report)
+        return replace(
+            report,
+            requests=self.kube.requests - self.asked,
+            seconds=(self.clock.now() - self.began).total_seconds(),
+        )
+
+    def _allowed(self) -> Allowed:
+        """Kubectl drain knows no do-not-disrupt annotations: they are for autoscalers."""
+        return Allowed(
+            bare_pods=self.options.force,
+            empty_dir=self.options.delete_emptydir_data,
+            do_not_disrupt=True,
+            ignore_daemonsets=self.options.ignore_daemonsets,
+        )
+
+    def _judge(self, now: Snapshot, context: Context) -> tuple[list[Finding], list[str], int]:
+        findings: list[Finding] = []
+        blocked: list[str] = []
+        leaving = 0
+        for name in self.nodes:
+            for pod in now.pods_by_node.get(name, ()):
+                if self._fate(pod, context).fate is Fate.STAY:
+                    continue
+                decisions = decide(pod, context)
+                findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
+                if self._daemon_refused(pod, context):
+                    findings.append(_daemon(pod))
+                    blocked.append(name)
+                elif strictest(decisions) is Act.BLOCK:
+                    blocked.append(name)
+                else:
+                    leaving += 1
+        return findings, list(dict.fromkeys(blocked)), leaving
+
+    def _daemon_refused(self, pod: Pod, context: Context) -> bool:
+        managed = any(d.code == "daemonset" for d in decide(pod, context))
+        return managed and not self.options.ignore_daemonsets
+
+    def _fate(self, pod: Pod, context: Context) -> Sentence:
+        """As the rules say, for pods that the selector picks; the others stay."""
+        selector = self.options.pod_selector
+        if selector is not None and not selector.matches(pod.labels):
+            return Sentence(fate=Fate.STAY)
+        if self._daemon_refused(pod, context):
+            return Sentence(fate=Fate.HELD, code="daemonset", reason="managed by a DaemonSet")
+        return judge_with(context)(pod)
+
+    def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
+        options = self.options
+        limit = options.timeout or FOREVER
+        done = False
+        try:
+            stored = cordon(self.kube, nodes, self.name)
+            self.say(f"cordoned {len(stored)} nodes")
+            uids = {n.name: n.uid for n in stored}
+            limits = Limits(pod=limit, wave=limit, until=self.began + limit, grace=options.grace)
+            with Evictor(self.kube, view, rate=options.evictions_per_second, clock=self.clock) as evictor:
+                left = evictor.empty(
+                    uids,
+                    lambda pod: self._fate(pod, context),
+                    limits,
+                    last=drains_last,
+                    on_progress=lambda p: self.say(p.wording()),
+                    cancelled=self.cancelled,
+                )
+            unproven = [] if options.pod_selector else verify_empty(self.kube, uids)
+            bad = {f.object for f in unproven}
+            unseen = any(f.code == "emptiness-unverified" for f in unproven)
+            ends = {
+                name: End.UNKNOWN
+                if unseen
+                else node_end((p for p in left if p.pod.node == name), proven=f"node {name}" not in bad)
+                for name in uids
+            }
+            done = all(end is End.DRAINED for end in ends.values())
+        finally:
+            restored = unfence(self.kube, self.name, keep_cordon=done)
+            if not done:
+                self.say(f"took back the cordons of this drain: {', '.join(restored) or 'none'}")
+        every = {**report.nodes, **ends}
+        return replace(
+            report,
+            end=worst_end(every.values()),
+            nodes=every,
+            left=left,
+            unproven=tuple(unproven),
+            restored=() if done else restored,
+            tally=evictor.tally,
+        )
+
+
+def _daemon(pod: Pod) -> Finding:
+    return Finding(
+        level=Level.BLOCK,
+        code="daemonset",
+        object=f"pod {pod.key}",
+        observed="is managed by a DaemonSet, which would bring it back",
+        remedy="pass --ignore-daemonsets to leave it where it is",
+    )

@@ -1,0 +1,355 @@
+"""One emptying: the loop that owns the state. See `tasks.evict`."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from infra.kube.pods import Answer, Reply
+from infra.kube.view import News
+from infra.model.workload import Pod
+from tasks.rules.budgets import Coverage, room, spends
+from tasks.rules.lanes import Job
+from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence
+
+if TYPE_CHECKING:
+    from tasks.evict import Evictor
+
+TICK = 0.2  # wall-clock seconds between two looks when nothing happens
+RETRY = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # wall-clock seconds after an error that may pass
+ACCEPTED_FOR = 20.0  # wall-clock seconds past the grace without news of an accepted pod, before the watch is distrusted
+RETURNS = 3  # replacements that land on a node being emptied, before we call it a loop
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A worker's answer. `deleted` when it was asked to delete past the budget."""
+
+    job: Job
+    reply: Reply
+    deleted: bool
+
+
+class Emptying:
+    """One call of `Evictor.empty`."""
+
+    def __init__(
+        self,
+        evictor: Evictor,
+        nodes: frozenset[str],
+        sentence: Callable[[Pod], Sentence],
+        limits: Limits,
+        last: Callable[[Pod], bool],
+        on_progress: Callable[[Progress], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.evictor, self.nodes, self.sentence, self.limits = evictor, nodes, sentence, limits
+        self.last, self.on_progress, self.cancelled = last, on_progress, cancelled
+        self.view, self.clock, self.queues, self.tally = evictor.view, evictor.clock, evictor.queues, evictor.tally
+        self.jobs: dict[str, Job] = {}
+        self.deferred: dict[str, dict[str, Job]] = {}
+        self.busy_on: Counter[str] = Counter()
+        self.ends: dict[str, PodEnd] = {}
+        self.returned: Counter[tuple[str, str]] = Counter()
+        self.coverage = Coverage(self.view.budgets.values())
+        self.covered = self.coverage.pods(self.view.pods.values()) if self.view.budgets else {}
+        self.total = self.gone = self.in_flight = 0
+        self.began = self.clock.now()
+        self.looked = self.shown = self.relisted = monotonic()
+        self.pace: deque[float] = deque(maxlen=400)
+
+    def run(self) -> tuple[PodEnd, ...]:
+        """Until nothing is left to wait for."""
+        self.queues.clear()
+        pods = [self.view.pods[uid] for name in self.nodes for uid in self.view.on_node.get(name, ())]
+        for pod in sorted(pods, key=lambda p: (p.priority, p.key)):
+            self._admit(pod)
+        self._release_all()
+        wave_end = min(self.began + self.limits.wave, self.limits.until)
+        while self.jobs or self.deferred or self.in_flight:
+            stopped = self.cancelled()
+            if not stopped:
+                self._dispatch()
+            self._take(self.view.pump(0.01 if self.queues.limited else TICK))
+            if monotonic() - self.looked >= TICK:
+                self.looked = monotonic()
+                self.queues.touch()
+                now = self.clock.now()
+                if now <= wave_end and not stopped:
+                    self._overdue(now)
+                elif not self.in_flight:
+                    self._abandon("cancelled" if stopped else "wave-deadline")
+                self._show()
+        self.on_progress(self.progress())
+        return tuple(self.ends.values())
+
+    def _admit(self, pod: Pod) -> None:
+        """A pod on one of the nodes that we have not met."""
+        verdict = self.sentence(pod)
+        if verdict.fate is Fate.STAY:
+            return
+        if verdict.fate is Fate.HELD:
+            self.ends[pod.uid] = PodEnd(
+                pod=pod, end=End.FAILED, code=verdict.code, reason=verdict.reason, remedy=verdict.remedy
+            )
+            return
+        job = Job(pod=pod, started=self.clock.now())
+        self.total += 1
+        if not pod.terminating and self.last(pod):
+            self.deferred.setdefault(pod.node, {})[pod.uid] = job
+            return
+        self._take_on(job)
+
+    def _take_on(self, job: Job) -> None:
+        self.jobs[job.pod.uid] = job
+        self.busy_on[job.pod.node] += 1
+        if job.pod.terminating:
+            job.accepted = monotonic()
+            return
+        over = self.coverage.of(job.pod)
+        if len(over) > 1:
+            names = ", ".join(b.key for b in over)
+            self._end(job, End.FAILED, "multiple-pdb", f"{len(over)} budgets select it: {names}")
+            return
+        if over and spends(job.pod, room(over[0], self.covered.get(over[0].key, ()))) is not False:
+            job.budget = over[0].key
+            self.queues.put(job, over[0])
+        else:
+            self.queues.put(job)
+
+    def _dispatch(self) -> None:
+        for job in self.queues.take(self.evictor.workers - self.in_flight, monotonic(), self._usable):
+            self._send(job, past_budget=False)
+
+    def _usable(self, job: Job) -> bool:
+        """Does it still want an eviction? One whose pod leaves by itself does not."""
+        pod = self.view.pods.get(job.pod.uid)
+        if pod is None or pod.uid not in self.jobs:
+            return False
+        job.pod = pod
+        if pod.terminating:
+            job.accepted = job.accepted or monotonic()
+        return not pod.terminating
+
+    def _send(self, job: Job, *, past_budget: bool) -> None:
+        job.in_flight = True
+        self.in_flight += 1
+        self.evictor.send(job, past_budget=past_budget, grace=self.limits.grace)
+
+    def _take(self, news: News) -> None:
+        for budget in news.budgets:
+            current = self.view.budgets.get(budget.key)
+            self.queues.see(budget.key, current)
+            if current is not None and (current.healthy or 0) >= (current.desired or 0) > 0 == current.allowed:
+                self._free_unready(budget.key)
+        for pod in news.gone:
+            self._left(pod.uid)
+        for pod in news.pods:
+            job = self.jobs.get(pod.uid)
+            if job is not None:
+                job.pod = pod
+                if pod.terminating and not job.accepted:
+                    job.accepted = monotonic()
+            elif pod.node in self.nodes and pod.uid not in self.ends and pod.uid in self.view.pods:
+                self._meet(pod)
+        for item in news.posted:
+            if isinstance(item, Done):
+                self._answer(item)
+
+    def _free_unready(self, key: str) -> None:
+        """A closed budget whose healthy pods suffice lets its unready pods go without being charged."""
+        for job in list(self.queues.waiting(key)):
+            if not job.pod.ready and not job.in_flight:
+                self.queues.waiting(key).remove(job)
+                job.budget = ""
+                self.queues.put(job)
+
+    def _meet(self, pod: Pod) -> None:
+        """A pod that came to a node after we began: judged like the others, unless it keeps coming back."""
+        if pod.uid in self.deferred.get(pod.node, ()):
+            return
+        known = self.total
+        self.coverage = Coverage(self.view.budgets.values())
+        self._admit(pod)
+        if self.total == known:
+            return
+        who = (pod.node, pod.owner.uid if pod.owner else pod.key)
+        self.returned[who] += 1
+        job = self.jobs.get(pod.uid)
+        if job is not None and self.returned[who] > RETURNS:
+            count = self.returned[who]
+            self._end(
+                job, End.FAILED, "comes-back", f"its owner put {count} pods on {pod.node} although it is cordoned"
+            )
+        if job is None:
+            self._release(pod.node)
+
+    def _left(self, uid: str) -> None:
+        self.ends.pop(uid, None)
+        job = self._drop(uid)
+        if job is not None:
+            self.gone += 1
+            self.tally.gone += 1
+            self.pace.append(monotonic())
+
+    def _drop(self, uid: str) -> Job | None:
+        job = self.jobs.pop(uid, None)
+        if job is not None:
+            self.busy_on[job.pod.node] -= 1
+            self._release(job.pod.node)
+            return job
+        for name, jobs in self.deferred.items():
+            if uid in jobs:
+                job = jobs.pop(uid)
+                if not jobs:
+                    del self.deferred[name]
+                return job
+        return None
+
+    def _release_all(self) -> None:
+        for name in list(self.deferred):
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        """Drivers may go once nobody else is left on their node."""
+        if self.busy_on[name] <= 0 and name in self.deferred:
+            for job in self.deferred.pop(name).values():
+                self._take_on(job)
+
+    def _answer(self, done: Done) -> None:
+        job, reply, now = done.job, done.reply, monotonic()
+        job.in_flight = False
+        self.in_flight -= 1
+        job.said = reply.message or job.said
+        if job.budget and not done.deleted:
+            charged = reply.answer in (Answer.ACCEPTED, Answer.UNANSWERED)
+            self.queues.lane(job.budget).settle(now, charged=charged)
+            self.queues.touch(job.budget)
+        if job.pod.uid not in self.jobs:
+            return
+        match reply.answer:
+            case Answer.ACCEPTED:
+                self.tally.accepted += 1
+                job.accepted = now
+            case Answer.GONE:
+                self._left(job.pod.uid)
+            case Answer.REFUSED | Answer.UNCOUNTED:
+                self._refused(job, reply, now)
+            case Answer.BUSY:
+                self.queues.rate.slow_down(now, min(10.0, reply.retry_after or 0.5))
+                self._again(job, now, 0.0)
+            case Answer.NAMESPACE_ENDING:
+                job.code = "namespace-ending"
+                self._again(job, now, RETRY[-1])
+            case Answer.TWO_BUDGETS:
+                self._end(job, End.FAILED, "multiple-pdb", reply.message)
+            case Answer.FORBIDDEN:
+                self._end(job, End.FAILED, "forbidden", reply.message, "grant create on pods/eviction")
+            case Answer.INVALID:
+                self._end(job, End.FAILED, "invalid", reply.message)
+            case Answer.ERROR | Answer.UNANSWERED:
+                self.tally.errors += 1
+                job.code = "server-error"
+                self._again(job, now, RETRY[min(job.tries, len(RETRY) - 1)])
+
+    def _refused(self, job: Job, reply: Reply, now: float) -> None:
+        self.tally.refused += 1
+        job.code = "pdb"
+        if not job.budget:  # it seemed free of its budget, or the budget is new
+            self.coverage = Coverage(self.view.budgets.values())
+            over = self.coverage.of(job.pod)
+            job.budget = over[0].key if over else ""
+        budget = self.view.budgets.get(job.budget)
+        if budget is None:
+            self._again(job, now, float(reply.retry_after or RETRY[-2]))
+            return
+        self.queues.lane(job.budget).refuse(now, budget.resource_version, float(reply.retry_after or RETRY[-1]))
+        self._again(job, now, 0.0)
+
+    def _again(self, job: Job, now: float, wait: float) -> None:
+        job.tries += 1
+        job.accepted = 0.0
+        job.not_before = now + wait
+        self.queues.put(job)
+
+    def _overdue(self, now: datetime) -> None:
+        """Pods past their time: the ladder that the spec opens, then the end."""
+        real = monotonic()
+        for job in list(self.jobs.values()):
+            if job.in_flight:
+                continue
+            waited = now - job.started
+            ladder = self.limits.delete_after
+            if ladder is not None and not job.accepted and job.budget and waited >= ladder:
+                self.tally.forced.append(job.pod.key)
+                job.started, job.accepted, job.code = now, real, "forced"
+                self._send(job, past_budget=True)
+            elif waited > self.limits.pod:
+                self._late(job)
+            elif job.accepted and real - job.accepted > ACCEPTED_FOR + self.clock.real_seconds(float(job.pod.grace)):
+                self._distrust(job, real)
+
+    def _distrust(self, job: Job, now: float) -> None:
+        """Accepted long ago and still there: is the watch silent, or did the server forget?"""
+        if now - self.relisted > ACCEPTED_FOR:
+            self.relisted = now
+            self.view.relist()
+        elif not job.pod.terminating:
+            self._again(job, now, 0.0)
+
+    def _late(self, job: Job) -> None:
+        if self.view.lost is not None:
+            self._end(job, End.UNKNOWN, "unreachable", f"the cluster cannot be seen: {self.view.lost.observed}")
+        elif job.pod.terminating:
+            held = f", held by finalizer {', '.join(job.pod.finalizers)}" if job.pod.finalizers else ""
+            self._end(job, End.FAILED, "stuck-terminating", f"did not end within {self.limits.pod}{held}")
+        else:
+            self._end(job, End.FAILED, job.code, self._words(job) or f"did not leave within {self.limits.pod}")
+
+    def _abandon(self, code: str) -> None:
+        """The wave is over: what is left has failed, or is unknown where nobody can see or we stopped ourselves."""
+        for jobs in self.deferred.values():
+            self.jobs.update(jobs)
+        self.deferred.clear()
+        unknown = code == "cancelled" or self.view.lost is not None
+        for job in list(self.jobs.values()):
+            self._end(job, End.UNKNOWN if unknown else End.FAILED, code, self._words(job) or code)
+
+    def _end(self, job: Job, end: End, code: str, reason: str, remedy: str = "") -> None:
+        self.ends[job.pod.uid] = PodEnd(pod=job.pod, end=end, code=code, reason=reason, remedy=remedy)
+        self._drop(job.pod.uid)
+
+    def _words(self, job: Job) -> str:
+        """Which budget it waits for, with the numbers of now."""
+        budget = self.view.budgets.get(job.budget)
+        if budget is None or job.accepted:
+            return job.said
+        return f"budget {budget.key} needs {budget.desired} healthy of {budget.expected} and has {budget.healthy}"
+
+    def _show(self) -> None:
+        if monotonic() - self.shown >= 1.0:
+            self.shown = monotonic()
+            self.on_progress(self.progress())
+
+    def progress(self) -> Progress:
+        """Where it stands now."""
+        leaving = 0
+        waiting: dict[str, tuple[str, int]] = {}
+        for job in self.jobs.values():
+            if job.accepted:
+                leaving += 1
+            elif job.budget:
+                words, count = waiting.get(job.budget, (self._words(job), 0))
+                waiting[job.budget] = (words, count + 1)
+        span = monotonic() - self.pace[0] if self.pace else 0.0
+        return Progress(
+            total=self.total,
+            gone=self.gone,
+            terminating=leaving,
+            waiting=tuple(sorted(((k, w, n) for k, (w, n) in waiting.items()), key=lambda x: -x[2])),
+            per_second=len(self.pace) / span if span > 0.5 else 0.0,
+        )

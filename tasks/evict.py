@@ -1,0 +1,84 @@
+"""The engine: empty sets of nodes by eviction, as fast as the budgets and the server allow, and no faster.
+
+One thread owns all state and waits in one place: for the shared watch and for the answers of its workers. Each budget
+has one eviction in flight; budgets run in parallel; a budget's next eviction goes out when its status says so. A pod
+has left when the watch, or the server, says that its UID is gone; nothing else counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self
+
+from infra.clock import Clock
+from infra.kube.api import Kube
+from infra.kube.pods import delete, evict
+from infra.kube.view import View
+from infra.model.workload import Pod
+from tasks.emptying import Done, Emptying
+from tasks.rules.lanes import Job, Queues
+from tasks.rules.outcome import Limits, PodEnd, Progress, Sentence, Tally
+
+WORKERS = 16
+
+
+class Evictor:
+    """Empties nodes, any number of times, over one view. Use as a context: its workers end with it."""
+
+    def __init__(self, kube: Kube, view: View, *, rate: float, clock: Clock, workers: int = WORKERS) -> None:
+        self.kube, self.view, self.clock, self.workers = kube, view, clock, workers
+        self.tally = Tally()
+        self.queues = Queues(rate)
+        self._work: SimpleQueue[tuple[Job, bool, int | None] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def send(self, job: Job, *, past_budget: bool, grace: int | None) -> None:
+        """Hand one eviction (or, past its budget, one delete) to a worker; its `Done` comes over the view."""
+        self.tally.sent += 1
+        self._work.put((job, past_budget, grace))
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            job, past_budget, grace = item
+            reply = (delete if past_budget else evict)(self.kube, job.pod, grace=grace)
+            self.view.post(Done(job, reply, past_budget))
+
+    def empty(
+        self,
+        nodes: Iterable[str],
+        sentence: Callable[[Pod], Sentence],
+        limits: Limits,
+        *,
+        last: Callable[[Pod], bool] = lambda _: False,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> tuple[PodEnd, ...]:
+        """Evict until no pod that should leave is on the nodes, or a deadline passes.
+
+        Pods that arrive meanwhile are judged too. Returns those that did not leave; an empty answer still needs the
+        proof of a fresh listing (`tasks.drain.verify_empty`).
+
+        Args:
+            nodes: cordoned before the call.
+            sentence: leave, stay or held, for a pod as it is now.
+            limits: deadlines.
+            last: pods that go only when no other pod is left on their node (drivers).
+            on_progress: called about once a second.
+            cancelled: looked at between answers; True stops new evictions.
+
+        """
+        return Emptying(self, frozenset(nodes), sentence, limits, last, on_progress, cancelled).run()

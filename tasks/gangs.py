@@ -1,0 +1,297 @@
+"""Move a gang as one: room, checkpoint seen, stop, start again, all ranks Running on the target.
+
+Every stage is written on the object that is switched, together with the change itself, so a run that was killed goes
+on where it stood, and `restore` can put every gang of a run back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from infra.clock import Clock, parse_time, rfc3339
+from infra.errors import Conflict, PoolshiftError
+from infra.kube import switches
+from infra.kube.api import Kube
+from infra.kube.inside import post_to, run_in
+from infra.kube.view import View
+from infra.model.gangs import GANG_KINDS, GangKind, Means
+from infra.model.spec import Checkpoint, Drain, MoveMode, WorkloadRule
+from infra.model.workload import Pod
+from tasks.rules.gangs import Gang
+from tasks.rules.outcome import End
+
+LOOK = timedelta(seconds=2)  # between two looks at a workload, on the run's clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GangEnd:
+    """How a gang's move ended. `checkpoint` is the one that was seen, `was` the newest before we asked (RFC 3339)."""
+
+    workload: str
+    end: End
+    code: str = ""
+    reason: str = ""
+    ranks: int = 0
+    asked: str = ""
+    checkpoint: str = ""
+    was: str = ""
+    stopped: str = ""
+    running: str = ""
+
+
+class _Failed(Exception):
+    def __init__(self, code: str, reason: str, end: End = End.FAILED) -> None:
+        self.code, self.reason, self.end = code, reason, end
+        super().__init__(reason)
+
+
+@dataclass(kw_only=True)
+class Mover:
+    """What moving a gang needs. `off` are the source nodes: no rank may run there afterwards."""
+
+    kube: Kube
+    view: View
+    clock: Clock
+    run: str
+    off: frozenset[str]
+    limit: timedelta
+    say: Callable[[str], None]
+    cancelled: Callable[[], bool] = lambda: False
+
+    def move(self, gang: Gang) -> GangEnd:
+        """One gang, from where it stands. Never raises: what went wrong is in the answer."""
+        noted: dict[str, Any] = {
+            "run": self.run,
+            "stage": "new",
+            "root": [gang.kind.group, gang.kind.kind, gang.root.namespace, gang.root.name],
+            "ranks": len(gang.pods),
+            "owners": sorted({p.owner.uid for p in gang.pods if p.owner}),
+        }
+        return self._go(gang.switch_kind, gang.switch.namespace, gang.switch.name, noted, gang.rule)
+
+    def resume(self, row: GangKind, raw: Mapping[str, Any], drain: Drain) -> GangEnd:
+        """A gang that this run had begun to move before it was ended."""
+        noted = switches.memory(raw, self.run) or {}
+        rule = _rule(drain, noted)
+        return self._go(row, raw["metadata"]["namespace"], raw["metadata"]["name"], noted, rule)
+
+    def _go(self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule) -> GangEnd:
+        workload = f"{noted['root'][1].lower()} {noted['root'][2]}/{noted['root'][3]}"
+        try:
+            if rule.mode in (MoveMode.WAIT, MoveMode.LEAVE):
+                self._await_own_end(workload, noted, rule)
+            else:
+                noted = self._stages(row, namespace, name, noted, rule, workload)
+            end, code, reason = End.DRAINED, "", ""
+        except _Failed as failure:
+            end, code, reason = failure.end, failure.code, failure.reason
+        except PoolshiftError as error:
+            end, code, reason = End.UNKNOWN, "unreachable", error.wording()
+        return GangEnd(
+            workload=workload,
+            end=end,
+            code=code,
+            reason=reason,
+            ranks=int(noted.get("ranks", 0)),
+            **{k: str(noted.get(k, "")) for k in ("asked", "checkpoint", "was", "stopped", "running")},
+        )
+
+    def _stages(
+        self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule, workload: str
+    ) -> dict[str, Any]:
+        raw = self._read(row, namespace, name, workload)
+        noted = switches.memory(raw, self.run) or noted
+        if noted["stage"] == "new" and self._is_stopped(row, raw):
+            raise _Failed("gang-stopped", "was already suspended by somebody else")
+        if noted["stage"] in ("new", "asked") and rule.mode is MoveMode.CHECKPOINT:
+            noted = self._checkpoint(row, raw, noted, rule, workload)
+            raw = self._read(row, namespace, name, workload)
+        if noted["stage"] in ("new", "asked"):
+            noted = {**noted, "stage": "stopped", "before": row.read_switch(raw), "stopped": self._now()}
+            self.say(f"{workload}: stopping {noted['ranks']} pods as one")
+            raw = self._write(row, raw, noted, switches.stop_patch(row))
+        if noted["stage"] == "stopped":
+            if row.means is Means.COMMAND:
+                switches.command(self.kube, raw, "AbortJob", self.run)
+            self._await(
+                lambda: not self._members(noted), self.limit, workload, "gang-not-stopped", "pods are still there"
+            )
+            noted = {**noted, "stage": "started"}
+            self.say(f"{workload}: starting again on the target")
+            raw = self._write(row, self._read(row, namespace, name, workload), noted, _start(row, noted))
+        if row.means is Means.COMMAND:
+            switches.command(self.kube, raw, "ResumeJob", self.run)
+        self._await(lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted))
+        noted = {**noted, "running": self._now()}
+        switches.forget(self.kube, row, raw)
+        self.say(f"{workload}: all {noted['ranks']} ranks run on the target")
+        return noted
+
+    def _read(self, row: GangKind, namespace: str, name: str, workload: str) -> dict[str, Any]:
+        raw = switches.read(self.kube, row, namespace, name)
+        if raw is None:
+            raise _Failed("gang-gone", f"{workload} is gone")
+        return raw
+
+    def _write(
+        self, row: GangKind, raw: dict[str, Any], noted: Mapping[str, Any], patch: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        meta = raw["metadata"]
+        for _ in range(8):
+            try:
+                return switches.note(self.kube, row, raw, noted, patch)
+            except Conflict:
+                raw = self._read(row, meta["namespace"], meta["name"], str(meta["name"]))
+        raise _Failed("conflict", "others kept changing it while we tried")
+
+    @staticmethod
+    def _is_stopped(row: GangKind, raw: Mapping[str, Any]) -> bool:
+        value = row.read_switch(raw)
+        match row.means:
+            case Means.SUSPEND:
+                return bool(value)
+            case Means.ACTIVE:
+                return value is False
+            case Means.SCALE:
+                return bool(value == 0)
+            case Means.COMMAND:
+                return value in ("Aborting", "Aborted")
+
+    def _checkpoint(
+        self, row: GangKind, raw: dict[str, Any], noted: dict[str, Any], rule: WorkloadRule, workload: str
+    ) -> dict[str, Any]:
+        """Ask for a checkpoint and see one that is newer than the question."""
+        way = rule.checkpoint
+        if noted["stage"] == "new":
+            was = self._newest(way, noted) if way.via == "annotation" else None
+            noted = {**noted, "stage": "asked", "asked": self._now(), "was": rfc3339(was) if was else ""}
+            self._write(row, raw, noted, None)
+            self.say(f"{workload}: asking for a checkpoint (newest: {noted['was'] or 'none known'})")
+        if way.via == "annotation":
+            kind, namespace, name = _root(noted)
+            switches.annotate(self.kube, kind, namespace, name, way.annotation, noted["asked"])
+        asked = parse_time(noted["asked"])
+        seen: list[datetime] = []
+
+        def newer() -> bool:
+            newest = self._newest(way, noted)
+            if newest is not None and newest >= asked:
+                seen.append(newest)
+            return bool(seen)
+
+        left = max(timedelta(0), rule.max_wait - (self.clock.now() - asked))
+        self._await(newer, left, workload, "no-checkpoint", f"no checkpoint newer than {noted['asked']} was seen")
+        self.say(f"{workload}: checkpoint of {rfc3339(seen[-1])} seen")
+        return {**noted, "checkpoint": rfc3339(seen[-1])}
+
+    def _newest(self, way: Checkpoint, noted: Mapping[str, Any]) -> datetime | None:
+        """The time of the newest checkpoint as the job tells it; None when it tells none that can be read."""
+        kind, namespace, name = _root(noted)
+        if way.via == "annotation":
+            raw = switches.read(self.kube, kind, namespace, name) or {}
+            text = str(((raw.get("metadata") or {}).get("annotations") or {}).get(way.seen_annotation, ""))
+        else:
+            members = sorted(self._members(noted), key=lambda p: p.name)
+            if not members:
+                return None
+            if way.via == "exec":
+                text = run_in(self.kube, namespace, members[0].name, way.command, way.container)
+            else:
+                text = post_to(self.kube, namespace, members[0].name, way.port, way.path)
+        try:
+            return parse_time(text.strip().splitlines()[-1].strip()) if text.strip() else None
+        except ValueError:
+            return None
+
+    def _members(self, noted: Mapping[str, Any]) -> list[Pod]:
+        """Live pods of the gang, old and new: by the label its operator sets, or by the owner it had."""
+        kind, namespace, name = _root(noted)
+        owners = set(noted["owners"])
+        return [
+            p
+            for p in self.view.pods.values()
+            if p.namespace == namespace
+            and not p.finished
+            and (
+                (kind.pod_label and p.labels.get(kind.pod_label) == name)
+                or (p.owner is not None and p.owner.uid in owners)
+            )
+        ]
+
+    def _runs(self, noted: Mapping[str, Any]) -> bool:
+        up = [p for p in self._members(noted) if p.phase == "Running" and not p.terminating and p.node not in self.off]
+        return len(up) >= int(noted["ranks"])
+
+    def _why_not(self, noted: Mapping[str, Any]) -> str:
+        members = self._members(noted)
+        up = [p for p in members if p.phase == "Running" and p.node not in self.off]
+        text = f"{len(up)} of {noted['ranks']} ranks run off the source pool"
+        stuck = next((p for p in members if p.phase == "Pending"), None)
+        return text + (f"; {stuck.key}: {stuck.unschedulable or stuck.waiting or 'Pending'}" if stuck else "")
+
+    def _await_own_end(self, workload: str, noted: Mapping[str, Any], rule: WorkloadRule) -> None:
+        self.say(f"{workload}: waiting at most {rule.max_wait} for it to leave by itself")
+        self._await(
+            lambda: not any(p.node in self.off for p in self._members(noted)),
+            rule.max_wait,
+            workload,
+            "gang-still-there",
+            f"has not left the source pool by itself within {rule.max_wait}",
+        )
+
+    def _await(
+        self, done: Callable[[], bool], limit: timedelta, workload: str, code: str, reason: str | Callable[[], str]
+    ) -> None:
+        end = self.clock.now() + limit
+        while not done():
+            if self.cancelled():
+                raise _Failed("cancelled", f"{workload} was left as it is", End.UNKNOWN)
+            if self.clock.now() > end:
+                if self.view.lost is not None:
+                    raise _Failed("unreachable", self.view.lost.observed, End.UNKNOWN)
+                raise _Failed(code, reason if isinstance(reason, str) else reason())
+            self.view.pump(min(2.0, max(0.02, self.clock.real_seconds(LOOK.total_seconds()))))
+
+    def _now(self) -> str:
+        return rfc3339(self.clock.now())
+
+
+def _start(row: GangKind, noted: Mapping[str, Any]) -> dict[str, Any] | None:
+    return switches.start_patch(row, noted.get("before"))
+
+
+def _root(noted: Mapping[str, Any]) -> tuple[GangKind, str, str]:
+    """(kind, namespace, name) of the workload itself."""
+    group, kind, namespace, name = noted["root"]
+    return next(k for k in GANG_KINDS if (k.group, k.kind) == (group, kind)), namespace, name
+
+
+def _rule(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
+    _, kind, namespace, name = noted["root"]
+    wanted = (namespace, name, kind)
+    found = next((r for r in drain.workloads if (r.namespace, r.name, r.kind) == wanted), None)
+    if found is not None:
+        return found
+    mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
+    return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)
+
+
+def unfinished(kube: Kube, run: str) -> Sequence[tuple[GangKind, dict[str, Any]]]:
+    """Gangs that this run has marked and not finished."""
+    return list(switches.marked(kube, run))
+
+
+def restore(kube: Kube, run: str) -> tuple[str, ...]:
+    """Start every gang that this run has stopped, and take our marks off. Idempotent. Returns their names."""
+    names = []
+    for row, raw in switches.marked(kube, run):
+        noted = switches.memory(raw, run) or {}
+        stopped = noted.get("stage") == "stopped"
+        if stopped and row.means is Means.COMMAND:
+            switches.command(kube, raw, "ResumeJob", run)
+        switches.forget(kube, row, raw, _start(row, noted) if stopped else None)
+        names.append(f"{row.kind.lower()} {raw['metadata']['namespace']}/{raw['metadata']['name']}")
+    return tuple(sorted(names))

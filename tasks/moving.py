@@ -1,0 +1,417 @@
+"""Move the work of a pool, wave by wave: cordon, read back, gangs, evictions, proof, gate. See `move`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from infra.clock import Clock, rfc3339
+from infra.errors import PoolshiftError
+from infra.kube.api import Kube
+from infra.kube.read import snapshot
+from infra.kube.view import View
+from infra.model.record import PRIOR
+from infra.model.spec import Drain, MigrationSpec
+from infra.model.verdict import Finding
+from infra.model.workload import Pod, Snapshot
+from tasks.emptiness import verify_empty
+from tasks.evict import Evictor
+from tasks.fence import cordon, fence, guard, unfence
+from tasks.gangs import GangEnd, Mover, unfinished
+from tasks.rules.decision import Act, Allowed, Context, strictest
+from tasks.rules.drain import decide, drains_last
+from tasks.rules.fencing import prior_of
+from tasks.rules.gangs import find_gangs, judge_gang
+from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
+from tasks.rules.placement import shape_of
+from tasks.rules.settling import Health, health, unsettled
+from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
+
+_LOOK = timedelta(seconds=5)  # between two looks at replacements or at a window, on the run's clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveReport:
+    """One wave as it went. `seconds` on the run's clock; `harm` is what the gate after it found."""
+
+    number: int
+    of: int
+    nodes: Mapping[str, End]
+    left: tuple[PodEnd, ...] = ()
+    gangs: tuple[GangEnd, ...] = ()
+    harm: tuple[Finding, ...] = ()
+    unproven: tuple[Finding, ...] = ()
+    moved: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveReport:
+    """How a move ended. Only `DRAINED` means that every source node is proven empty and every gate was passed.
+
+    `restored` are nodes put back as they were (untouched and failed ones); `forced` pods deleted past their budget.
+    """
+
+    end: End
+    reason: str
+    nodes: Mapping[str, End]
+    waves: tuple[WaveReport, ...]
+    restored: tuple[str, ...]
+    tally: Tally
+    requests: int
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Everything has moved."""
+        return self.end is End.DRAINED
+
+    @property
+    def forced(self) -> tuple[str, ...]:
+        """Pods deleted past their budget, as the spec allowed."""
+        return tuple(self.tally.forced)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "end": self.end.value,
+            "reason": self.reason,
+            "nodes": {name: end.value for name, end in self.nodes.items()},
+            "waves": [_wave_dict(w) for w in self.waves],
+            "restored": list(self.restored),
+            "evictions": asdict(self.tally),
+            "requests": self.requests,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def _wave_dict(wave: WaveReport) -> dict[str, Any]:
+    return {
+        "number": wave.number,
+        "of": wave.of,
+        "nodes": {name: end.value for name, end in wave.nodes.items()},
+        "left": [pod_end_dict(p) for p in wave.left],
+        "gangs": [asdict(g) for g in wave.gangs],
+        "harm": [f.to_dict() for f in wave.harm],
+        "unproven": [f.to_dict() for f in wave.unproven],
+        "moved": wave.moved,
+        "seconds": round(wave.seconds, 1),
+    }
+
+
+def pod_end_dict(left: PodEnd) -> dict[str, str]:
+    """A pod that did not leave, for a person to find: pod, node, owner, reason."""
+    pod = left.pod
+    return {
+        "pod": pod.key,
+        "uid": pod.uid,
+        "node": pod.node,
+        "owner": f"{pod.owner.kind} {pod.owner.name}" if pod.owner else "",
+        "end": left.end.value,
+        "code": left.code,
+        "reason": left.reason,
+        "remedy": left.remedy,
+    }
+
+
+def allowed_by(drain: Drain) -> Allowed:
+    """The spec's opt-ins as the rules read them."""
+    force = drain.force
+    return Allowed(bare_pods=force.bare_pods, empty_dir=force.empty_dir, do_not_disrupt=force.do_not_disrupt)
+
+
+def judge_with(context: Context, held: Mapping[str, Sentence] | None = None) -> Callable[[Pod], Sentence]:
+    """The engine's question for a pod as it is now. Budgets are the engine's own business: they hold nothing here."""
+
+    def sentence(pod: Pod) -> Sentence:
+        if held and pod.uid in held:
+            return held[pod.uid]
+        decisions = tuple(d for d in decide(pod, context) if d.act is not Act.WAIT and d.code != "pdb-never")
+        act = strictest(decisions)
+        if act is Act.SKIP:
+            return Sentence(fate=Fate.STAY)
+        if act is not Act.BLOCK:
+            return Sentence(fate=Fate.LEAVE)
+        first = next(d for d in decisions if d.act is Act.BLOCK)
+        return Sentence(fate=Fate.HELD, code=first.code, reason=first.reason, remedy=first.remedy)
+
+    return sentence
+
+
+@dataclass(kw_only=True)
+class _Move:
+    """The state of one `move`."""
+
+    kube: Kube
+    drain: Drain
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    run: str
+    clock: Clock
+    say: Callable[[str], None]
+    on_wave: Callable[[WaveReport], None]
+    cancelled: Callable[[], bool]
+    view: View
+    evictor: Evictor
+    until: datetime
+    ends: dict[str, End] = field(default_factory=dict)
+    reports: list[WaveReport] = field(default_factory=list)
+    reason: str = ""
+
+    def look(self) -> Snapshot:
+        """Owners and nodes anew; pods and budgets from the view."""
+        self.view.pump(0)
+        live = (tuple(self.view.pods.values()), tuple(self.view.budgets.values()))
+        return snapshot(self.kube, live=live)
+
+    def all_waves(self) -> None:
+        """Waves until all is done, or one goes wrong. Sets `reason` when it stopped early."""
+        now = self.look()
+        self.finish_gangs()
+        done = self.emptied_before(now)
+        self.ends.update(dict.fromkeys(done, End.DRAINED))
+        left = [n for n in self.source if n not in done and n in now.node_by_name]
+        plan = plan_move(now, self.drain, left, self._shape(now), self.target, done=len(done))
+        if done:
+            self.say(f"{len(done)} of {len(self.source)} source nodes were emptied before; going on")
+        for wave in plan.waves:
+            if not self.await_window():
+                return
+            report = self.one_wave(wave, len(plan.waves))
+            self.reports.append(report)
+            self.ends.update(report.nodes)
+            self.on_wave(report)
+            failed = sum(end is not End.DRAINED for end in self.ends.values())
+            if self.cancelled():
+                self.reason = "cancelled"
+            elif failed > self.drain.waves.failure_budget:
+                self.reason = f"{failed} nodes did not drain; the budget is {self.drain.waves.failure_budget}"
+            elif report.harm:
+                self.reason = f"wave {wave.number} did harm: {report.harm[0].wording()}"
+            elif self.clock.now() > self.until:
+                self.reason = f"the drain's deadline of {self.drain.deadline} has passed"
+            if self.reason:
+                return
+
+    def emptied_before(self, now: Snapshot) -> set[str]:
+        """Source nodes that an earlier attempt of this run cordoned, and that are proven empty."""
+        mine = {}
+        for name in self.source:
+            node = now.node_by_name.get(name)
+            raw = {"metadata": {"name": name, "annotations": dict(node.annotations)}} if node else None
+            prior = prior_of(raw, self.run) if raw and PRIOR in raw["metadata"]["annotations"] else None
+            if node is not None and prior and prior.get("cordoned") and node.unschedulable:
+                mine[name] = node.uid
+        context = Context(snapshot=now, allowed=allowed_by(self.drain))
+        judge = judge_with(context)
+        candidates = {n: uid for n, uid in mine.items() if all(judge(p).fate is Fate.STAY for p in now.on([n]))}
+        return set() if not candidates or verify_empty(self.kube, candidates) else set(candidates)
+
+    def _shape(self, now: Snapshot) -> Any:
+        return shape_of([now.node_by_name[n] for n in self.target if n in now.node_by_name])
+
+    def mover(self) -> Mover:
+        """Moves gangs off the whole source pool."""
+        return Mover(
+            kube=self.kube,
+            view=self.view,
+            clock=self.clock,
+            run=self.run,
+            off=frozenset(self.source),
+            limit=self.drain.pod_deadline,
+            say=self.say,
+            cancelled=self.cancelled,
+        )
+
+    def finish_gangs(self) -> None:
+        """Gangs that were stopped when the run was: first of all they must run again."""
+        for row, raw in unfinished(self.kube, self.run):
+            end = self.mover().resume(row, raw, self.drain)
+            if end.end is not End.DRAINED:
+                self.say(f"{end.workload}: {end.reason}")
+
+    def await_window(self) -> bool:
+        """Sleep until a window is open; False when the run was cancelled or out of time meanwhile."""
+        windows = self.drain.waves.windows
+        while not is_open(windows, now := self.clock.now()):
+            opening = next_opening(windows, now)
+            if self.cancelled() or opening is None or opening > self.until:
+                self.reason = "cancelled" if self.cancelled() else f"no window opens before {rfc3339(self.until)}"
+                return False
+            self.say(f"waiting for the window that opens at {rfc3339(opening)}")
+            self.clock.sleep(min(300.0, (opening - now).total_seconds()))
+        return True
+
+    def one_wave(self, wave: PlannedWave, of: int) -> WaveReport:
+        """Cordon, gangs, evictions, proof, gate."""
+        began = self.clock.now()
+        title = f"wave {wave.number} of {of} ({len(wave.nodes)} nodes)"
+        self.say(f"{title}: cordoning")
+        stored = cordon(self.kube, wave.nodes, self.run)
+        uids = {n.name: n.uid for n in stored}
+        now = self.look()
+        before = health(now, uids)
+        gang_ends, held = self.gangs(now, tuple(uids))
+        context = Context(snapshot=now, allowed=allowed_by(self.drain), target=self._shape(now))
+        evicted = self.evictor.tally.gone
+        left = self.evictor.empty(
+            uids,
+            judge_with(context, held),
+            self.limits(),
+            last=drains_last,
+            on_progress=lambda p: self.say(f"{title}: {p.wording()}"),
+            cancelled=self.cancelled,
+        )
+        unproven = verify_empty(self.kube, uids)
+        bad = {f.object for f in unproven}
+        whole = any(f.code == "emptiness-unverified" for f in unproven)
+        nodes = {
+            name: End.UNKNOWN
+            if whole
+            else node_end((p for p in left if p.pod.node == name), proven=f"node {name}" not in bad)
+            for name in uids
+        }
+        drained = {n for n, end in nodes.items() if end is End.DRAINED}
+        harm = self.settle(before, drained) if drained and not self.cancelled() else ()
+        return WaveReport(
+            number=wave.number,
+            of=of,
+            nodes=nodes,
+            left=left,
+            gangs=tuple(gang_ends),
+            harm=harm,
+            unproven=tuple(unproven),
+            moved=self.evictor.tally.gone - evicted,
+            seconds=(self.clock.now() - began).total_seconds(),
+        )
+
+    def gangs(self, now: Snapshot, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
+        """Move every gang that has a member on the nodes. Members of one that did not move are held, not evicted."""
+        ends: list[GangEnd] = []
+        held: dict[str, Sentence] = {}
+        for gang in find_gangs(now, self.drain, nodes):
+            block = next((f for f in judge_gang(gang, now, None, self.target) if f.code == "gang-without-room"), None)
+            if block is not None:
+                end = GangEnd(workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed)
+            else:
+                end = self.mover().move(gang)
+            ends.append(end)
+            if end.end is not End.DRAINED:
+                self.say(f"{gang.object}: {end.reason}")
+                why = Sentence(fate=Fate.HELD, code=end.code, reason=end.reason)
+                held.update({p.uid: why for p in gang.pods})
+        return ends, held
+
+    def limits(self) -> Limits:
+        """Deadlines of one wave."""
+        return Limits(
+            pod=self.drain.pod_deadline,
+            wave=self.drain.wave_deadline,
+            until=self.until,
+            delete_after=self.drain.force.delete_after,
+        )
+
+    def settle(self, before: Health, off: Iterable[str]) -> tuple[Finding, ...]:
+        """Wait until what moved is as ready as it was; what is still worse at the end is harm."""
+        end = self.clock.now() + self.drain.waves.settle
+        gone = frozenset(off)
+        while True:
+            now = self.look()
+            found = unsettled(before, now, gone)
+            if not found or self.clock.now() >= end or self.cancelled():
+                return tuple(found)
+            real = min(2.0, max(0.05, self.clock.real_seconds(_LOOK.total_seconds())))
+            self.view.pump(real)
+
+
+def move(
+    kube: Kube,
+    spec: MigrationSpec | Drain,
+    source_nodes: Iterable[str],
+    target_nodes: Iterable[str],
+    run: str,
+    clock: Clock,
+    say: Callable[[str], None],
+    *,
+    on_wave: Callable[[WaveReport], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> MoveReport:
+    """Move all work off the source nodes. Safe to call again after any kind of end: it goes on from the cluster.
+
+    On a failed wave, on cancellation and on any error, nodes that are not proven empty are put back exactly as they
+    were before the run; drained ones stay fenced and cordoned.
+
+    Args:
+        kube: the cluster.
+        spec: the migration's spec, or its drain part.
+        source_nodes: names of the nodes to empty.
+        target_nodes: names of the nodes that take the work (for room and shape).
+        run: the run's name; owns what is changed.
+        clock: deadlines, windows and settling are measured on it.
+        say: one line of progress.
+        on_wave: called after each wave; may block (a pause) or raise (a stop).
+        cancelled: looked at all the time; True stops new work.
+
+    Raises:
+        Refused: a node is held by another run (nothing was changed).
+        Forbidden, Unreachable, Conflict: the cluster cannot be read or a node cannot be changed.
+
+    """
+    drain = spec if isinstance(spec, Drain) else spec.drain
+    source, target = tuple(dict.fromkeys(source_nodes)), tuple(dict.fromkeys(target_nodes))
+    began, asked = clock.now(), kube.requests
+    fence(kube, source, run)
+    guard(kube, target, run)
+    restored: tuple[str, ...] = ()
+    with View(kube) as view, Evictor(kube, view, rate=drain.evictions_per_second, clock=clock) as evictor:
+        work = _Move(
+            kube=kube,
+            drain=drain,
+            source=source,
+            target=target,
+            run=run,
+            clock=clock,
+            say=say,
+            on_wave=on_wave,
+            cancelled=cancelled,
+            view=view,
+            evictor=evictor,
+            until=began + drain.deadline,
+        )
+        try:
+            work.all_waves()
+        except BaseException:
+            _restore(kube, run, work, say)
+            raise
+        if work.reason:
+            restored = _restore(kube, run, work, say)
+    end = worst_end(work.ends.values())
+    if end is End.DRAINED and work.reason:
+        end = End.FAILED
+    return MoveReport(
+        end=end,
+        reason=work.reason,
+        nodes=dict(work.ends),
+        waves=tuple(work.reports),
+        restored=restored,
+        tally=evictor.tally,
+        requests=kube.requests - asked,
+        seconds=(clock.now() - began).total_seconds(),
+    )
+
+
+def _restore(kube: Kube, run: str, work: _Move, say: Callable[[str], None]) -> tuple[str, ...]:
+    """Put back the source nodes that are not proven empty. An error here must not hide the first one."""
+    names = [n for n in work.source if work.ends.get(n) is not End.DRAINED]
+    try:
+        restored = unfence(kube, run, names)
+    except PoolshiftError as error:
+        say(f"could not put all nodes back: {error.wording()}")
+        return ()
+    if restored:
+        say(
+            f"put back {len(restored)} nodes as they were: {', '.join(restored[:5])}{' …' if len(restored) > 5 else ''}"
+        )
+    return restored

@@ -1,0 +1,157 @@
+"""Workloads whose pods stop and start together: found by owner, judged as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from infra.model.gangs import KUEUE_JOB_UID, KUEUE_QUEUE, GangKind, Means, gang_kind
+from infra.model.spec import Drain, MoveMode, WorkloadRule
+from infra.model.verdict import Finding, Level
+from infra.model.workload import Pod, Snapshot, Workload
+from tasks.rules.placement import TargetShape, place, without_room
+
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """A workload that moves as one.
+
+    `root` is the topmost owner (annotations go there); `switch` is the object that is suspended: the root itself, or
+    the Kueue Workload that owns the root's suspend switch. `pods` are all live members, on whatever node.
+    """
+
+    root: Workload
+    kind: GangKind
+    switch: Workload
+    switch_kind: GangKind
+    pods: tuple[Pod, ...]
+    rule: WorkloadRule
+    uses_gpus: bool
+
+    @property
+    def object(self) -> str:
+        """As errors name it."""
+        return self.root.object
+
+    @property
+    def mode(self) -> MoveMode:
+        """How it leaves."""
+        return self.rule.mode
+
+    @property
+    def ranks(self) -> int:
+        """How many pods must run again."""
+        return max(self.root.replicas, 1)
+
+
+def find_gangs(snapshot: Snapshot, drain: Drain, nodes: Iterable[str]) -> tuple[Gang, ...]:
+    """Gangs with at least one live pod on the nodes, sorted by name. Jobs of one plain pod are no gang."""
+    roots: dict[str, Workload] = {}
+    for pod in snapshot.on(nodes):
+        root = snapshot.root(pod.owner)
+        if root is not None and not pod.finished and gang_kind(root.api_version, root.kind) is not None:
+            roots[root.uid] = root
+    if not roots:
+        return ()
+    members: dict[str, list[Pod]] = {uid: [] for uid in roots}
+    for pod in snapshot.pods:
+        root = snapshot.root(pod.owner)
+        if root is not None and root.uid in members and not pod.finished:
+            members[root.uid].append(pod)
+    found = (_gang(root, members[uid], snapshot, drain) for uid, root in roots.items())
+    return tuple(sorted((g for g in found if g is not None), key=lambda g: (g.root.namespace, g.root.name)))
+
+
+def _gang(root: Workload, pods: Sequence[Pod], snapshot: Snapshot, drain: Drain) -> Gang | None:
+    kind = gang_kind(root.api_version, root.kind)
+    if kind is None:
+        return None
+    gpus = any(pod.requests.get(r, 0) for pod in pods for r in GPU_RESOURCES)
+    rule = next(
+        (r for r in drain.workloads if (r.namespace, r.name, r.kind) == (root.namespace, root.name, root.kind)),
+        None,
+    )
+    if kind.group == "batch" and rule is None and not (root.indexed or root.replicas > 1 or gpus):
+        return None
+    if rule is None:
+        mode = MoveMode.CHECKPOINT if gpus else MoveMode.RESTART
+        rule = WorkloadRule(namespace=root.namespace, name=root.name, kind=root.kind, mode=mode)
+    switch, switch_kind = root, kind
+    if KUEUE_QUEUE in root.labels:
+        for workload in snapshot.workloads:
+            if workload.kind == "Workload" and _stands_for(workload, root):
+                row = gang_kind(workload.api_version, "Workload")
+                if row is not None:
+                    switch, switch_kind = workload, row
+    return Gang(
+        root=root, kind=kind, switch=switch, switch_kind=switch_kind, pods=tuple(pods), rule=rule, uses_gpus=gpus
+    )
+
+
+def _stands_for(workload: Workload, root: Workload) -> bool:
+    owner = workload.owner
+    return workload.labels.get(KUEUE_JOB_UID) == root.uid or (owner is not None and owner.uid == root.uid)
+
+
+def judge_gang(
+    gang: Gang, snapshot: Snapshot, target: TargetShape | None, target_nodes: Sequence[str] = ()
+) -> list[Finding]:
+    """Everything to know before a gang is stopped. Room is judged for the whole gang, as things stand."""
+    found = []
+    match gang.mode:
+        case MoveMode.LEAVE:
+            found.append(_finding(gang, Level.WARN, "gang-left", "its owner moves it (mode leave)"))
+        case MoveMode.WAIT:
+            found.append(_finding(gang, Level.WARN, "gang-waits", f"is waited for, at most {gang.rule.max_wait}"))
+        case MoveMode.CHECKPOINT if gang.rule.checkpoint.via == "annotation":
+            seen = gang.rule.checkpoint.seen_annotation
+            if seen not in gang.root.annotations:
+                found.append(
+                    _finding(
+                        gang,
+                        Level.WARN,
+                        "checkpoint-never-seen",
+                        f"has never reported a checkpoint in annotation {seen}: it will not be stopped without one",
+                        "have it write the time of its newest checkpoint there, or give it mode restart, wait or leave",
+                    )
+                )
+    if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
+        return found
+    homeless = _homeless(gang, snapshot, target, target_nodes)
+    if homeless:
+        found.append(
+            _finding(
+                gang,
+                Level.BLOCK,
+                "gang-without-room",
+                f"{len(homeless)} of its {len(gang.pods)} pods find no room on the target when all are placed",
+                "make the target larger, or free it",
+            )
+        )
+    if gang.switch_kind.means is not Means.SUSPEND:
+        return found
+    left = gang.root.restarts_left
+    if left == 0 and not gang.root.ignores_disruption:
+        found.append(
+            _finding(
+                gang, Level.WARN, "no-restarts-left", "has no restart left: one failed pod after the move ends it",
+                "raise backoffLimit or maxRestarts first",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _homeless(
+    gang: Gang, snapshot: Snapshot, target: TargetShape | None, target_nodes: Sequence[str]
+) -> tuple[Pod, ...]:
+    if target_nodes:
+        return without_room(gang.pods, snapshot, target_nodes)
+    if target is None or not target.allocatable:
+        return ()
+    return place(gang.pods, [dict(target.allocatable) for _ in range(target.nodes)])
+
+
+def _finding(gang: Gang, level: Level, code: str, observed: str, remedy: str = "") -> Finding:
+    return Finding(level=level, code=code, object=gang.object, observed=observed, remedy=remedy)

@@ -1,0 +1,192 @@
+"""What one budget allows at this moment, counting what we have spent and cannot see in its status yet. Pure.
+
+The server charges an accepted eviction to the budget before it deletes the pod, and names the pod in disruptedPods;
+the controller later counts anew. Between our answer and the watch event that shows it, the status overstates.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from infra.model.workload import Budget, Pod
+
+UNSEEN_FOR = 2.0  # wall-clock seconds after which a charge that never showed is taken to be counted (or never made)
+REFUSED_FOR = 10.0  # wall-clock seconds after a refusal that a status contradicts, before we ask again unprompted
+
+
+@dataclass(kw_only=True, slots=True)
+class Lane:
+    """One budget's queue discipline: a single eviction in flight, and never more than the budget has left."""
+
+    key: str
+    allowed: int = 0
+    in_flight: str = ""
+    charged_early: bool = False
+    unseen: dict[str, float] = field(default_factory=dict)
+    not_before: float = 0.0
+    refused_at_version: str = ""
+
+    def see(self, budget: Budget) -> None:
+        """The watch shows a status. An uncounted one allows nothing, as the server itself would answer."""
+        self.allowed = (budget.allowed or 0) if budget.counted else 0
+        for name in budget.disrupted:
+            self.unseen.pop(name, None)
+            if name == self.in_flight:
+                self.charged_early = True
+        if budget.resource_version != self.refused_at_version:
+            self.refused_at_version, self.not_before = "", 0.0
+
+    def left(self, now: float) -> int:
+        """Evictions that the budget has left, as far as we can know."""
+        for name in [n for n, at in self.unseen.items() if now - at > UNSEEN_FOR]:
+            del self.unseen[name]
+        return self.allowed - len(self.unseen)
+
+    def ready(self, now: float) -> bool:
+        """May one be sent now?"""
+        return not self.in_flight and now >= self.not_before and self.left(now) > 0
+
+    def send(self, name: str) -> None:
+        """One is on its way."""
+        self.in_flight, self.charged_early = name, False
+
+    def settle(self, now: float, *, charged: bool) -> None:
+        """Its answer is there; `charged` when the budget has paid for it, or may have."""
+        if charged and self.in_flight and not self.charged_early:
+            self.unseen[self.in_flight] = now
+        self.in_flight = ""
+
+    def refuse(self, now: float, version: str, wait: float = REFUSED_FOR) -> None:
+        """The server said no: wait for a new status, or ask again after `wait` seconds."""
+        self.refused_at_version, self.not_before = version, now + wait
+
+
+@dataclass(kw_only=True, slots=True)
+class Rate:
+    """A token bucket that halves when the server protects itself and grows back by a tenth each quiet second."""
+
+    limit: float
+    tokens: float = 1.0
+    current: float = 0.0
+    at: float = 0.0
+    paused_until: float = 0.0
+
+    def take(self, now: float) -> bool:
+        """One request, if the rate allows it now."""
+        if not self.current:
+            self.current, self.at = self.limit, now
+        passed, self.at = max(0.0, now - self.at), now
+        self.current = min(self.limit, self.current + passed * self.limit / 10)
+        self.tokens = min(max(1.0, self.current / 10), self.tokens + passed * self.current)
+        if now < self.paused_until or self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+    def slow_down(self, now: float, retry_after: float) -> None:
+        """A 429 of the server's own: half the rate, and a pause."""
+        self.current = max(1.0, (self.current or self.limit) / 2)
+        self.paused_until = max(self.paused_until, now + retry_after)
+
+
+@dataclass(kw_only=True, slots=True)
+class Job:
+    """One pod on its way out. Times without zone are wall-clock seconds of `time.monotonic`, 0 when not so."""
+
+    pod: Pod
+    started: datetime
+    budget: str = ""
+    in_flight: bool = False
+    accepted: float = 0.0
+    tries: int = 0
+    not_before: float = 0.0
+    said: str = ""
+    code: str = "waiting"
+
+
+class Queues:
+    """Jobs by budget, and which of them may be sent now. One thread."""
+
+    def __init__(self, limit: float) -> None:
+        self.rate = Rate(limit=limit)
+        self.lanes: dict[str, Lane] = {}
+        self._waiting: dict[str, deque[Job]] = {}
+        self._touched: dict[str, None] = {}
+        self.limited = False
+
+    def put(self, job: Job, budget: Budget | None = None) -> None:
+        """Queue a job behind its budget (`job.budget`), or behind none."""
+        if budget is not None:
+            self.lane(budget.key).see(budget)
+        self._waiting.setdefault(job.budget, deque()).append(job)
+        self._touched[job.budget] = None
+
+    def lane(self, key: str) -> Lane:
+        """The lane of a budget."""
+        return self.lanes.setdefault(key, Lane(key=key))
+
+    def see(self, key: str, budget: Budget | None) -> None:
+        """A budget's status changed; None: the budget is gone, and nothing holds its pods any more."""
+        lane = self.lanes.get(key)
+        if lane is None:
+            return
+        if budget is None:
+            lane.allowed = 1 << 30
+        else:
+            lane.see(budget)
+        self._touched[key] = None
+
+    def touch(self, key: str | None = None) -> None:
+        """Look at a budget again on the next `take`; None: at all of them."""
+        self._touched.update(dict.fromkeys(self._waiting) if key is None else {key: None})
+
+    def waiting(self, key: str) -> deque[Job]:
+        """The jobs behind a budget."""
+        return self._waiting.get(key, deque())
+
+    def clear(self) -> None:
+        """Forget all jobs; what is known of budgets stays."""
+        self._waiting.clear()
+
+    def take(self, room: int, now: float, usable: Callable[[Job], bool]) -> list[Job]:
+        """Up to `room` jobs to send now. `usable` says whether a job still wants to be sent; others are dropped."""
+        taken: list[Job] = []
+        self.limited = False
+        # Budgets first: each takes one place at most, and pods without a budget would fill all of them.
+        for key in sorted(self._touched, key=lambda k: k == ""):
+            lane = self.lanes.get(key) if key else None
+            while len(taken) < room and (lane is None or lane.ready(now)):
+                job = self._next(key, now, usable)
+                if job is None:
+                    self._touched.pop(key, None)
+                    break
+                if not self.rate.take(now):
+                    self._waiting.setdefault(key, deque()).appendleft(job)
+                    self.limited = True
+                    return taken
+                if lane is not None:
+                    lane.send(job.pod.name)
+                taken.append(job)
+            else:
+                if lane is not None and not lane.ready(now):
+                    self._touched.pop(key, None)
+        return taken
+
+    def _next(self, key: str, now: float, usable: Callable[[Job], bool]) -> Job | None:
+        queue = self._waiting.get(key)
+        found: Job | None = None
+        for _ in range(len(queue or ())):
+            assert queue is not None
+            job = queue.popleft()
+            if not usable(job):
+                continue
+            if now >= job.not_before:
+                found = job
+                break
+            queue.append(job)
+        if not queue:
+            self._waiting.pop(key, None)
+        return found

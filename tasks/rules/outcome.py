@@ -1,0 +1,109 @@
+"""What may happen to a pod on a node that is being emptied, and how that is told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from infra.model.workload import Pod
+
+
+class Fate(StrEnum):
+    """What a rule says of a pod on a node that is being emptied."""
+
+    LEAVE = "leave"
+    STAY = "stay"
+    HELD = "held"
+
+
+class End(StrEnum):
+    """How it ended for a pod or a node. Unknown is never read as drained."""
+
+    DRAINED = "drained"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """A fate with its reason, for pods that are held."""
+
+    fate: Fate
+    code: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodEnd:
+    """A pod that did not leave, and why."""
+
+    pod: Pod
+    end: End
+    code: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Deadlines on the run's clock, and what happens at them."""
+
+    pod: timedelta
+    wave: timedelta
+    until: datetime
+    delete_after: timedelta | None = None
+    grace: int | None = None
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was asked of the server, over the life of an evictor."""
+
+    sent: int = 0
+    accepted: int = 0
+    refused: int = 0
+    errors: int = 0
+    gone: int = 0
+    forced: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where an emptying stands. `waiting` counts pods by budget, with the server's or the status' own words."""
+
+    total: int
+    gone: int
+    terminating: int
+    waiting: tuple[tuple[str, str, int], ...]
+    per_second: float
+
+    def wording(self) -> str:
+        """One line."""
+        percent = 100 * self.gone // self.total if self.total else 100
+        text = f"{self.gone} of {self.total} pods gone ({percent} %), {self.terminating} terminating"
+        if self.per_second > 0 and self.gone < self.total:
+            text += f", {self.per_second:.0f}/s, about {(self.total - self.gone) / self.per_second:.0f} s left"
+        for key, words, count in self.waiting[:3]:
+            text += f"; {count} wait for {words or key}"
+        if len(self.waiting) > 3:
+            text += f"; and {len(self.waiting) - 3} more budgets"
+        return text
+
+
+def node_end(pods: Iterable[PodEnd], *, proven: bool) -> End:
+    """Drained needs the proof; without it, and without a pod that failed, nobody knows."""
+    ends = {p.end for p in pods}
+    if End.UNKNOWN in ends:
+        return End.UNKNOWN
+    if End.FAILED in ends:
+        return End.FAILED
+    return End.DRAINED if proven else End.FAILED
+
+
+def worst_end(ends: Iterable[End]) -> End:
+    """Unknown beats failed beats drained; nothing at all is drained."""
+    seen = set(ends)
+    return next((e for e in (End.UNKNOWN, End.FAILED) if e in seen), End.DRAINED)

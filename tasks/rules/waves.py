@@ -1,0 +1,274 @@
+"""Which nodes leave together, in which order, and what every pod on them will wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from infra.model.spec import Drain, MoveMode, Waves, Window
+from infra.model.verdict import Finding, Level
+from infra.model.workload import Pod, Snapshot
+from tasks.rules.budgets import Turns
+from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
+from tasks.rules.drain import decide, drains_last, finding
+from tasks.rules.gangs import Gang, find_gangs, judge_gang
+from tasks.rules.placement import TargetShape
+
+_BLOCK_LABELS = (
+    "topology.kubernetes.io/zone",
+    "cloud.google.com/gce-topology-block",
+    "topology.k8s.aws/network-node-layer-3",
+)
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedPod:
+    """A pod that leaves in a wave. `turn` 1 goes at once; n+1 when the replacements of turn n are ready.
+
+    `act` wait with turn 0: it cannot go as things stand. `gang` names the workload it moves with.
+    """
+
+    pod: str
+    uid: str
+    node: str
+    act: Act
+    turn: int = 1
+    waits_for: str = ""
+    code: str = ""
+    gang: str = ""
+    last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedWave:
+    """Nodes that are cordoned and emptied together."""
+
+    number: int
+    nodes: tuple[str, ...]
+    pods: tuple[PlannedPod, ...]
+
+    @property
+    def turns(self) -> int:
+        """How often budgets must open again before the wave is through."""
+        return max((p.turn for p in self.pods), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovePlan:
+    """What will move, in which order, what waits for what, and what can never go. Nothing in it has been done.
+
+    `never` are keys of pods that a rule blocks; `stays` counts DaemonSet and static pods, which remain.
+    """
+
+    waves: tuple[PlannedWave, ...]
+    findings: tuple[Finding, ...]
+    never: tuple[str, ...]
+    stays: int
+    gangs: tuple[Gang, ...] = ()
+
+    @property
+    def blocked(self) -> bool:
+        """Something can never go."""
+        return any(f.level is Level.BLOCK for f in self.findings)
+
+    @property
+    def pods(self) -> int:
+        """How many pods leave."""
+        return sum(len(w.pods) for w in self.waves)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "waves": [
+                {
+                    "number": w.number,
+                    "nodes": list(w.nodes),
+                    "turns": w.turns,
+                    "pods": [
+                        {
+                            "pod": p.pod, "uid": p.uid, "node": p.node, "act": p.act.value, "turn": p.turn,
+                            "waits_for": p.waits_for, "code": p.code, "gang": p.gang,
+                        }
+                        for p in w.pods
+                    ],
+                }
+                for w in self.waves
+            ],
+            "gangs": [{"workload": g.object, "pods": len(g.pods), "mode": g.mode.value} for g in self.gangs],
+            "never": list(self.never),
+            "stays": self.stays,
+            "findings": [f.to_dict() for f in self.findings],
+        }  # fmt: skip
+
+
+def sizes(nodes: int, waves: Waves, done: int = 0) -> list[int]:
+    """Nodes per wave. `done` nodes have left before (a run that continues): they have used up the first waves."""
+    found: list[int] = []
+    left, size, first = nodes + done, waves.size, waves.canary
+    while left > 0:
+        step = min(left, first or size)
+        if not first and waves.ramp == "double":
+            size *= 2
+        first = 0
+        left -= step
+        used = min(step, done)
+        done -= used
+        if step > used:
+            found.append(step - used)
+    return found
+
+
+def order_nodes(nodes: Iterable[str], snapshot: Snapshot, gangs: Sequence[Gang] = ()) -> list[str]:
+    """Nodes of low priority first, a gang's nodes side by side, one topology block after another.
+
+    The canary is the first: a node without a gang and with few pods, so that a mistake costs least.
+    """
+    gang_of = {p.node: g.object for g in gangs for p in g.pods}
+
+    def key(name: str) -> tuple[Any, ...]:
+        node = snapshot.node_by_name.get(name)
+        leaving = [p for p in snapshot.pods_by_node.get(name, ()) if not p.mirror and not _of_daemonset(p)]
+        blocks = tuple(node.labels.get(label, "") for label in _BLOCK_LABELS) if node else ()
+        return name in gang_of, max((p.priority for p in leaving), default=0), blocks, gang_of.get(name, ""), name
+
+    return sorted(set(nodes), key=key)
+
+
+def _of_daemonset(pod: Pod) -> bool:
+    return pod.owner is not None and pod.owner.kind == "DaemonSet"
+
+
+def plan_move(
+    snapshot: Snapshot,
+    drain: Drain,
+    source_nodes: Sequence[str],
+    target: TargetShape | None = None,
+    target_nodes: Sequence[str] = (),
+    done: int = 0,
+) -> MovePlan:
+    """Judge every pod on the source nodes and lay out the waves. Pure; see `MovePlan`."""
+    force = drain.force
+    ctx = Context(
+        snapshot=snapshot,
+        allowed=Allowed(bare_pods=force.bare_pods, empty_dir=force.empty_dir, do_not_disrupt=force.do_not_disrupt),
+        target=target,
+    )
+    gangs = find_gangs(snapshot, drain, source_nodes)
+    findings = [f for g in gangs for f in judge_gang(g, snapshot, target, target_nodes)]
+    findings += _all_on_source(snapshot, set(source_nodes))
+    findings += _missing_nodes(snapshot, source_nodes)
+    member: Mapping[str, Gang] = {p.uid: g for g in gangs for p in g.pods}
+    ordered = order_nodes(source_nodes, snapshot, gangs)
+    waves, never, stays, at = [], [], 0, 0
+    for number, size in enumerate(sizes(len(ordered), drain.waves, done), start=1):
+        names = tuple(ordered[at : at + size])
+        at += size
+        turns = Turns(rooms=ctx.rooms)
+        planned = []
+        for pod in sorted(snapshot.on(names), key=lambda p: (p.priority, p.key)):
+            gang = member.get(pod.uid)
+            decisions = _without_waits(decide(pod, ctx)) if gang else decide(pod, ctx)
+            act = strictest(decisions)
+            findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
+            if act is Act.SKIP:
+                stays += 1
+            elif act is Act.BLOCK:
+                never.append(pod.key)
+            else:
+                planned.append(_planned(pod, act, decisions, gang, ctx, turns))
+        waves.append(PlannedWave(number=number, nodes=names, pods=tuple(planned)))
+    return MovePlan(waves=tuple(waves), findings=tuple(_sorted(findings)), never=tuple(never), stays=stays, gangs=gangs)
+
+
+def _without_waits(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """A gang is suspended by its owner: budgets, bareness and scratch space of its pods do not hold it."""
+    spared = {
+        "pdb",
+        "pdb-never",
+        "pdb-unhealthy-pods",
+        "pdb-unknown",
+        "multiple-pdb",
+        "local-storage",
+        "single-replica",
+    }
+    return tuple(d for d in decisions if d.code not in spared)
+
+
+def _planned(
+    pod: Pod, act: Act, decisions: tuple[Decision, ...], gang: Gang | None, ctx: Context, turns: Turns
+) -> PlannedPod:
+    code = next((d.code for d in decisions if d.act is act), "")
+    turn, waits = (1, "") if gang or pod.finished else turns.take(pod, ctx.coverage.of(pod))
+    if gang is not None and gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
+        act, waits = Act.WAIT, gang.object
+    return PlannedPod(
+        pod=pod.key,
+        uid=pod.uid,
+        node=pod.node,
+        act=act,
+        turn=turn,
+        waits_for=waits,
+        code=code,
+        gang=gang.object if gang else "",
+        last=drains_last(pod),
+    )
+
+
+def _all_on_source(snapshot: Snapshot, source: set[str]) -> list[Finding]:
+    """StatefulSets whose every replica is on the source: an operator that fails over needs one on the target first."""
+    found = []
+    for workload in snapshot.workloads:
+        pods = [p for p in snapshot.pods_by_owner.get(workload.uid, ()) if not p.finished]
+        if workload.kind == "StatefulSet" and len(pods) > 1 and all(p.node in source for p in pods):
+            found.append(
+                Finding(
+                    level=Level.WARN,
+                    code="replicas-all-on-source",
+                    object=workload.object,
+                    observed=f"all {len(pods)} replicas are on the source pool",
+                    expected="one on the target before the last wave, for operators that fail over",
+                    remedy="its nodes are cordoned wave by wave, so the first replica moves before the others must",
+                )
+            )
+    return found
+
+
+def _missing_nodes(snapshot: Snapshot, names: Iterable[str]) -> list[Finding]:
+    return [
+        Finding(
+            level=Level.WARN,
+            code="node-gone",
+            object=f"node {name}",
+            observed="is not in the cluster",
+            remedy="kubectl get nodes",
+        )
+        for name in sorted(set(names) - set(snapshot.node_by_name))
+    ]
+
+
+def _sorted(findings: list[Finding]) -> list[Finding]:
+    order = (Level.BLOCK, Level.WARN, Level.INFO)
+    return sorted(findings, key=lambda f: (order.index(f.level), f.code, f.object))
+
+
+def is_open(windows: Sequence[Window], now: datetime) -> bool:
+    """May a wave start now? Without windows always."""
+    return not windows or any(start <= now < start + w.duration for w in windows for start in _openings(w, now))
+
+
+def next_opening(windows: Sequence[Window], now: datetime) -> datetime | None:
+    """When the next window opens after `now`; None when there are none."""
+    return min((s for w in windows for s in _openings(w, now) if s > now), default=None)
+
+
+def _openings(window: Window, now: datetime) -> list[datetime]:
+    """Openings from a week before to a week after, in wall-clock days of the window's zone."""
+    zone = ZoneInfo(window.timezone)
+    at = time.fromisoformat(window.start)
+    today = now.astimezone(zone).date()
+    days = (today + timedelta(days=d) for d in range(-7, 9))
+    return [datetime.combine(day, at, tzinfo=zone) for day in days if _DAYS[day.weekday()] in window.days]
