@@ -1,0 +1,82 @@
+"""Byte counters: `rdma statistic`, files of /sys/class/infiniband printed with their path, and `lnetctl net show -v`.
+
+mlx5's port_xmit_data and port_rcv_data count words of four bytes. Two snapshots in one text give a difference.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from infra.model.reading import Kind, ToolReading
+
+_STATISTIC = re.compile(r"^link (?P<device>[\w.\-]+)/(?P<port>\d+) (?P<pairs>\w+ \d+.*)$", re.M)
+_FILE = re.compile(
+    r"infiniband/(?P<device>[\w.\-]+)/ports/(?P<port>\d+)/(?:hw_)?counters/(?P<name>\w+)[:=\s]\s*(?P<value>\d+)\s*$",
+    re.M,
+)
+_NET = re.compile(r"^\s*-?\s*net type:\s*(\S+)", re.M)
+_WORDS = {"port_xmit_data": "tx_bytes", "port_rcv_data": "rx_bytes"}
+_TROUBLE = (
+    "rx_drops",
+    "retrans_pkts",
+    "retrans_bytes",
+    "retrans_timeout_events",
+    "out_of_sequence",
+    "rnr_nak_retry_err",
+)
+
+
+def read_counters(text: str) -> ToolReading | None:
+    """Read counters of RDMA devices, or None."""
+    snapshots: dict[str, list[dict[str, int]]] = {}
+    for match in _STATISTIC.finditer(text):
+        words = match["pairs"].split()
+        pairs = {n: int(v) for n, v in zip(words[::2], words[1::2], strict=False) if v.isdigit()}
+        snapshots.setdefault(match["device"], []).append(pairs)
+    for match in _FILE.finditer(text):
+        of_device = snapshots.setdefault(match["device"], [{}])
+        if match["name"] in of_device[-1]:
+            of_device.append({})
+        of_device[-1][match["name"]] = int(match["value"])
+    if not snapshots:
+        return None
+    devices = {name: _as_bytes(found[-1]) for name, found in snapshots.items()}
+    figures: dict[str, Any] = {"devices": devices}
+    for name in ("tx_bytes", "rx_bytes", "rdma_read_bytes", "rdma_write_bytes"):
+        values = [d[name] for d in devices.values() if name in d]
+        if values:
+            figures[name] = sum(values)
+    deltas = {name: _moved(found[0], found[-1]) for name, found in snapshots.items() if len(found) > 1}
+    if deltas:
+        figures["moved"] = deltas
+        totals = [sum(d.get(n, 0) for n in ("tx_bytes", "rx_bytes")) for d in deltas.values()]
+        figures["moved_bytes"] = sum(totals)
+    trouble = {f"{d}.{n}": v[n] for d, v in devices.items() for n in _TROUBLE if v.get(n)}
+    figures["errors"] = trouble
+    return ToolReading(kind=Kind.FABRIC, tool="counters", figures=figures, complete=None)
+
+
+def _as_bytes(counters: dict[str, int]) -> dict[str, int]:
+    return counters | {target: counters[words] * 4 for words, target in _WORDS.items() if words in counters}
+
+
+def _moved(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    first, last = _as_bytes(before), _as_bytes(after)
+    return {name: last[name] - first[name] for name in last if name in first}
+
+
+def read_lnet(text: str) -> ToolReading | None:
+    """Read `lnetctl net show -v`, or None: messages by network, so that efa and tcp can be compared."""
+    marks = list(_NET.finditer(text))
+    if not marks or "nid:" not in text:
+        return None
+    nets: dict[str, dict[str, int]] = {}
+    for index, mark in enumerate(marks):
+        end = marks[index + 1].start() if index + 1 < len(marks) else len(text)
+        found = nets.setdefault(mark[1], {})
+        for name, value in re.findall(
+            r"^\s*(send_count|recv_count|drop_count):\s*(\d+)\s*$", text[mark.start() : end], re.M
+        ):
+            found[name] = found.get(name, 0) + int(value)
+    return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures={"nets": nets}, complete=None)

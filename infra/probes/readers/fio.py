@@ -1,0 +1,164 @@
+"""fio 2 and 3, text and JSON, whole or cut. fio 2 writes KB and means KiB; in JSON `bw` is KiB/s, `bw_bytes` B/s."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from infra.model.reading import Kind, ToolReading
+
+_SMALLEST_IO = 512  # bytes; a smaller average never reached a block device
+_MOST_IOPS = 20e6  # per client; beyond it only a cache answers
+_GROUP = re.compile(r"Run status group (\d+)")
+_FIO2 = re.compile(
+    r"^\s*(READ|WRITE|MIXED|TRIM): io=([\d.]+)([KMGT]?)B?, aggrb=([\d.]+)([KMGT]?)B?/s, .*maxt=(\d+)\s*msec", re.M
+)
+_FIO3 = re.compile(
+    r"^\s*(READ|WRITE|MIXED|TRIM): bw=([\d.]+)([KMGT]?)iB/s \(([\d.]+)([kKMGT]?)B/s\).*?io=([\d.]+)([KMGT]?)iB", re.M
+)
+_ERROR = re.compile(r"err=\s*([1-9]\d*)")
+_IO_ERROR = re.compile(r"^fio: (?:io_u error|pid=\d+, err=[1-9]).*$", re.M)
+_POWER = {"": 0, "K": 1, "k": 1, "M": 2, "G": 3, "T": 4}
+_PAIR = re.compile(r'"(\w+)"\s*:\s*(-?[\d.]+(?:e[+-]?\d+)?)')
+
+
+def read_fio(text: str) -> ToolReading | None:
+    """Read fio's output, or None when the text is no fio output."""
+    if '"fio version"' in text or ('"bw_bytes"' in text and '"io_bytes"' in text):
+        return _read_json(text)
+    if "Run status group" in text or _FIO2.search(text) or _FIO3.search(text):
+        return _read_text(text)
+    return None
+
+
+def _read_json(text: str) -> ToolReading:
+    start = text.find("{")
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text[start:])
+        jobs = document["jobs"]
+        if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        return _read_fragment(text)
+    figures: dict[str, Any] = {"format": "json", "valid_json": True, "fio_version": document.get("fio version")}
+    for side in ("read", "write"):
+        figures |= _side(side, [job[side] for job in jobs if isinstance(job.get(side), dict)])
+    errors = [job.get("error") for job in jobs if job.get("error")]
+    options = [document.get("global options") or {}, *(job.get("job options") or {} for job in jobs)]
+    direct = {str(o["direct"]) for o in options if isinstance(o, dict) and "direct" in o}
+    figures["direct"] = direct == {"1"} if direct else None
+    figures["jobs"] = len(jobs)
+    figures["errors"] = errors
+    return _reading(figures, complete=bool(jobs), failed=bool(errors or _IO_ERROR.search(text)))
+
+
+def _side(side: str, parts: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Both directions of all jobs: rates add up over jobs that ran side by side."""
+    if not parts:
+        return {}
+    found: dict[str, Any] = {}
+    for key, name in (
+        ("bw_bytes", "bytes_s"),
+        ("iops", "iops"),
+        ("io_bytes", "io_bytes"),
+        ("total_ios", "ios"),
+        ("short_ios", "short_ios"),
+    ):
+        numbers = [n for p in parts if (n := _number(p.get(key))) is not None]
+        if len(numbers) == len(parts):
+            found[f"{side}_{name}"] = sum(numbers)
+    runtimes = [n for p in parts if (n := _number(p.get("runtime"))) is not None]
+    if runtimes:
+        found[f"{side}_runtime_ms"] = max(runtimes)
+    latency = parts[0].get("clat_ns") if len(parts) == 1 else None
+    if isinstance(latency, Mapping):
+        found[f"{side}_clat_mean_ns"] = _number(latency.get("mean"))
+        percentiles = latency.get("percentile")
+        if isinstance(percentiles, Mapping):
+            found[f"{side}_clat_p99_ns"] = _number(percentiles.get("99.000000"))
+    return found
+
+
+def _read_fragment(text: str) -> ToolReading:
+    """Part of a JSON document: the objects that are whole enough to carry a key and its value."""
+    figures: dict[str, Any] = {"format": "json", "valid_json": False}
+    sections = list(re.finditer(r'"(read|write|trim)"\s*:\s*\{', text))
+    bounds = [m.end() for m in sections] + [len(text)]
+    for index, section in enumerate(sections):
+        side = section[1]
+        if side != "trim" and f"{side}_bytes_s" not in figures:
+            pairs: dict[str, float] = {}
+            for key, value in _PAIR.findall(text[bounds[index] : bounds[index + 1]]):
+                number = _number_of(value)
+                if number is not None:
+                    pairs.setdefault(key, number)
+            figures |= _side(side, [pairs])
+    before = text[: sections[0].start()] if sections else text
+    if sections and sections[0][1] == "write" and "read_bytes_s" not in figures:
+        # fio prints read before write: what stands before `"write"` is the end of the read object.
+        tail = dict(_PAIR.findall(before))
+        if tail.get("bw_max") == "0" and tail.get("bw_samples") == "0":
+            figures["read_bytes_s"] = 0
+    return _reading(figures, complete=False, failed=False)
+
+
+def _read_text(text: str) -> ToolReading:
+    groups: list[dict[str, Any]] = []
+    marks = [(m.start(), int(m[1])) for m in _GROUP.finditer(text)]
+    fio2 = bool(_FIO2.search(text))
+    for match in (_FIO2 if fio2 else _FIO3).finditer(text):
+        number = next((n for at, n in reversed(marks) if at < match.start()), None)
+        entry: dict[str, Any] = {"group": number, "rw": match[1]}
+        if fio2:
+            entry["kb_s"] = _scaled(match[4], match[5], 1)
+        else:
+            entry["mib_s"] = _scaled(match[2], match[3], 2)
+        groups.append(entry)
+    figures: dict[str, Any] = {"format": "fio2" if fio2 else "fio3", "groups": groups}
+    for side in ("READ", "WRITE"):
+        of_side = [g for g in groups if g["rw"] == side]
+        if len(of_side) == 1:
+            key, value = ("kb_s", of_side[0]["kb_s"]) if fio2 else ("mib_s", of_side[0]["mib_s"])
+            figures[f"{side.lower()}_{key}"] = value
+    failed = bool(_ERROR.search(text) or _IO_ERROR.search(text))
+    return _reading(figures, complete=bool(groups) and text.endswith("\n"), failed=failed)
+
+
+def _reading(figures: dict[str, Any], *, complete: bool, failed: bool) -> ToolReading:
+    suspicious = None
+    for side in ("write", "read"):
+        ios, size, iops = (figures.get(f"{side}_{k}") for k in ("ios", "io_bytes", "iops"))
+        if ios and size:
+            figures.setdefault("bytes_per_io", round(size / ios, 3))
+            if size / ios < _SMALLEST_IO:
+                suspicious = "the average I/O is smaller than a sector: a cache answered, not the storage"
+        if iops and iops > _MOST_IOPS:
+            suspicious = "more operations a second than any client of a file system makes"
+    return ToolReading(
+        kind=Kind.STORAGE,
+        tool="fio",
+        figures=figures,
+        complete=complete,
+        healthy=False if failed else None,
+        cause="io-error" if failed else None,
+        suspicious=suspicious,
+    )
+
+
+def _scaled(value: str, unit: str, target: int) -> float:
+    """A figure with a binary unit letter, in 1024^target."""
+    number = float(value) * 1024.0 ** (_POWER[unit] - target)
+    return int(number) if number.is_integer() else number
+
+
+def _number(value: object) -> float | int | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number_of(text: str) -> float | int | None:
+    try:
+        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    except ValueError:
+        return None

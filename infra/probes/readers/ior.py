@@ -1,0 +1,110 @@
+"""IOR 2 to 4, text and JSON, and elbencho's table and JSON. Bandwidths are MiB/s as printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from infra.model.reading import Kind, ToolReading
+
+_ROW = re.compile(r"^\s*(write|read)\s+([\d.]+)\s+.*?\s(\d+)\s*$", re.M)
+_MAX = re.compile(r"Max (Write|Read):\s+([\d.]+) (MiB|MB)/sec(?: \(([\d.]+) MB/sec\))?")
+_OPERATION = re.compile(r"^\s*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$")
+
+
+def read_ior(text: str) -> ToolReading | None:
+    """Read IOR's output, or None."""
+    if '"bwMiB"' in text or '"bwMaxMIB"' in text:
+        return _read_json(text)
+    if not ("IOR-" in text or "Max Write:" in text or "Max Read:" in text) or "MiB" not in text:
+        return None
+    rows: dict[str, list[float]] = {"write": [], "read": []}
+    iterations: set[int] = set()
+    for match in _ROW.finditer(text):
+        value = float(match[2])
+        rows[match[1]].append(int(value) if value.is_integer() else value)
+        iterations.add(int(match[3]))
+    figures: dict[str, Any] = {
+        "write_rows_mib_s": rows["write"],
+        "read_rows_mib_s": rows["read"],
+        "iterations": max(iterations) + 1 if iterations else None,
+    }
+    for match in _MAX.finditer(text):
+        unit = "mib_s" if match[3] == "MiB" else "mb_s"
+        figures[f"max_{match[1].lower()}_{unit}"] = float(match[2])
+        if match[4]:
+            figures[f"max_{match[1].lower()}_mb_s"] = float(match[4])
+    finished = re.search(r"^Finished\s*:", text, re.M) is not None
+    return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=finished)
+
+
+def _read_json(text: str) -> ToolReading:
+    figures: dict[str, Any] = {"format": "json", "valid_json": True}
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
+    except ValueError:
+        figures["valid_json"] = False
+        return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=False)
+    results = list(_results(document))
+    for side in ("write", "read"):
+        values = [r["bwMiB"] for r in results if r.get("access") == side and isinstance(r.get("bwMiB"), int | float)]
+        figures[f"{side}_rows_mib_s"] = values
+        if values:
+            figures[f"max_{side}_mib_s"] = max(values)
+    return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=bool(results))
+
+
+def _results(node: Any) -> Any:
+    """Every result object, at whatever depth this version nests them."""
+    if isinstance(node, dict):
+        if "access" in node and "bwMiB" in node:
+            yield node
+        for value in node.values():
+            yield from _results(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _results(value)
+
+
+def read_elbencho(text: str) -> ToolReading | None:
+    """Read elbencho's result table or JSON, or None. `first`, `last`: when the first and the last worker ended."""
+    if "FIRST DONE" in text and "LAST DONE" in text:
+        return _elbencho_table(text)
+    if '"MiB/s [last]"' in text or ('"operation"' in text and "MiB/s" in text and "elbencho" in text):
+        return _elbencho_json(text)
+    return None
+
+
+def _elbencho_table(text: str) -> ToolReading:
+    figures: dict[str, Any] = {}
+    operation = ""
+    for line in text[text.index("FIRST DONE") :].splitlines():
+        match = _OPERATION.match(line)
+        if not match:
+            continue
+        operation = match[1] or operation
+        values = match[3].split()
+        if match[2].strip() == "Throughput MiB/s" and operation and len(values) == 2:
+            for name, value in zip(("first", "last"), values, strict=True):
+                if re.fullmatch(r"[\d.]+", value):
+                    figures[f"{operation.lower()}_{name}_mib_s"] = float(value)
+    return ToolReading(kind=Kind.STORAGE, tool="elbencho", figures=figures, complete=None)
+
+
+def _elbencho_json(text: str) -> ToolReading:
+    figures: dict[str, Any] = {"valid_json": True}
+    decoder, at = json.JSONDecoder(), text.find("{")
+    while at >= 0:
+        try:
+            document, length = decoder.raw_decode(text[at:])
+        except ValueError:
+            figures["valid_json"] = False
+            break
+        operation = str(document.get("operation", "")).lower()
+        for key, value in document.items():
+            word = re.fullmatch(r"MiB/s \[(first|last)\]", key)
+            if word and operation and re.fullmatch(r"[\d.]+", str(value)):
+                figures[f"{operation}_{word[1]}_mib_s"] = float(value)
+        at = text.find("{", at + length)
+    return ToolReading(kind=Kind.STORAGE, tool="elbencho", figures=figures, complete=bool(figures["valid_json"]))

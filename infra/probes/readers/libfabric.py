@@ -1,0 +1,137 @@
+"""libfabric's tools and log: fi_info, fi_pingpong, and lines that begin with `libfabric:`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from infra.model.reading import Kind, ToolReading
+
+_PROVIDER = re.compile(r"^\s*provider:\s*(\S+)", re.M)
+_FIELD = re.compile(r"^\s*(fabric|domain|version|type|protocol):\s*(\S+)", re.M)
+_GETINFO = re.compile(r"fi_getinfo\S*:?\s*(?:provider \S+ returned )?(-\d+)\s*\(([^)]*)\)")
+_MISSING = re.compile(r"fi_(?:info|pingpong): (?:command )?not found|executable file not found in \$PATH.*fi_info")
+_PINGPONG = re.compile(r"^\s*bytes\s+#sent\s+#ack\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
+_PINGPONG_PROVIDER = re.compile(r"(?:fi_pingpong\b.*?-p\s*|\bprovider[:=]\s*)([\w;]+)")
+_NOT_RDMA = {"tcp", "sockets", "udp", "shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
+_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def read_fi_info(text: str) -> ToolReading | None:
+    """Read fi_info, or None. libfabric 2 lists a device under two fabrics: only distinct domains are devices."""
+    missing = _MISSING.search(text)
+    error = _GETINFO.search(text)
+    blocks = re.split(r"(?m)^(?=\s*provider:)", text)
+    entries = [_entry(block) for block in blocks if _PROVIDER.search(block)]
+    entries = [entry for entry in entries if "domain" in entry]
+    if missing and not entries:
+        return ToolReading(kind=Kind.FABRIC, tool="fi_info", figures={"efa_device_found": None}, cause="tool-missing")
+    if not entries and not (error and not text.lstrip().startswith("libfabric:") and "<warn>" not in text):
+        return None
+    providers = sorted({e["provider"] for e in entries})
+    efa = sorted({e["domain"] for e in entries if e["provider"] == "efa"})
+    whole = all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
+    figures: dict[str, Any] = {
+        "providers": providers,
+        "provider": providers[0] if len(providers) == 1 else None,
+        "domains": sorted({e["domain"] for e in entries}),
+        "fabrics": sorted({e["fabric"] for e in entries if "fabric" in e}),
+        "types": sorted({e["type"] for e in entries if "type" in e}),
+        "protocols": sorted({e["protocol"] for e in entries if "protocol" in e}),
+        "efa_domains": len(efa),
+        "efa_device_found": bool(efa) if entries else (False if error else None),
+        "error": int(error[1]) if error else None,
+    }
+    return ToolReading(
+        kind=Kind.FABRIC,
+        tool="fi_info",
+        figures=figures,
+        complete=whole and bool(entries),
+        healthy=False if error and not entries else None,
+        cause="no-matching-provider" if error and not entries else None,
+    )
+
+
+def _entry(block: str) -> dict[str, str]:
+    provider = _PROVIDER.search(block)
+    found = {"provider": provider[1]} if provider else {}
+    for name, value in _FIELD.findall(block):
+        found.setdefault(name, value)
+    return found
+
+
+def read_fi_pingpong(text: str) -> ToolReading | None:
+    """Read fi_pingpong's table, or None. Over tcp or shm it proves a path, never RDMA."""
+    caption = _PINGPONG.search(text)
+    if not caption:
+        return None
+    rows = []
+    for line in text[caption.end() :].splitlines():
+        words = line.split()
+        size = re.fullmatch(r"(\d+)([kmg]?)", words[0]) if words else None
+        if len(words) < 7 or not size:
+            continue
+        try:
+            rows.append(
+                {
+                    "size_bytes": int(size[1]) * _UNIT[size[2]],
+                    "mb_s": float(words[5]),
+                    "usec_per_transfer": float(words[6]),
+                }
+            )
+        except ValueError:
+            continue
+    provider = _PINGPONG_PROVIDER.search(text)
+    name = provider[1] if provider else None
+    rdma = None if name is None else (False if name in _NOT_RDMA else name in {"efa", "verbs", "cxi", "opx"} or None)
+    return ToolReading(
+        kind=Kind.FABRIC,
+        tool="fi_pingpong",
+        figures={
+            "provider": name,
+            "rdma": rdma,
+            "rows": rows,
+            "peak_mb_s": max((r["mb_s"] for r in rows), default=None),
+        },
+        complete=None,
+        healthy=False if rdma is False else None,
+        cause="not-rdma" if rdma is False else None,
+    )
+
+
+def read_libfabric_log(text: str) -> ToolReading | None:
+    """Read libfabric's own log, or None. An error at the end of one query does not mean that no device exists."""
+    lines = [line for line in text.splitlines() if "libfabric:" in line]
+    if not lines:
+        return None
+    joined = "\n".join(lines)
+    error = _GETINFO.search(joined)
+    capabilities = "Unsupported capabilities" in joined
+    found = bool(re.search(r"found match for interface .*EFA|efa_device|EFA-fe80", joined))
+    empty = "provider efa output empty list" in joined
+    cause = None
+    if "FI_HMEM capability requires RDMA" in joined:
+        cause = "efa-without-rdma"
+    elif capabilities:
+        cause = "capabilities-not-supported"
+    elif "Unsupported endpoint type" in joined:
+        cause = "endpoint-type-not-supported"
+    elif empty:
+        cause = "empty-provider-list"
+    return ToolReading(
+        kind=Kind.FABRIC,
+        tool="libfabric-log",
+        figures={
+            "efa_device_found": True if found else (False if empty else None),
+            "error": int(error[1]) if error else None,
+            "supported": _capabilities(joined, "Supported", after="Unsupported capabilities"),
+            "requested": _capabilities(joined, "Requested", after="Unsupported capabilities"),
+        },
+        cause=cause,
+    )
+
+
+def _capabilities(text: str, word: str, *, after: str) -> list[str] | None:
+    start = text.find(after)
+    match = re.search(rf"{word}: (FI_[A-Z_]+(?:, FI_[A-Z_]+)*)", text[start:] if start >= 0 else "")
+    return match[1].split(", ") if match else None

@@ -1,0 +1,162 @@
+"""nccl-tests' `-J` document. Its `env` key dumps the whole environment, secrets included: it is never looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from infra.model.reading import BandwidthTest, DeviceLine, Kind, NcclTests, Row, ToolReading
+
+_SIGNATURE = re.compile(r'"(?:out_of_place|average_bus_bandwidth|out_of_bounds)"\s*:')
+_OP = re.compile(
+    r"(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf"
+)
+
+
+def read_nccl_tests_json(text: str) -> ToolReading | None:
+    """Read the document, whole or cut, or None when it is none."""
+    if not _SIGNATURE.search(text) or '"results"' not in text:
+        return None
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
+        whole = isinstance(document, dict)
+    except ValueError:
+        document, whole = {"results": _salvage(text)}, False
+    if not whole and not isinstance(document, dict):
+        return None
+    test = _test(document, whole=whole)
+    return ToolReading(kind=Kind.NCCL_TESTS, tool="nccl-tests-json", tests=NcclTests(tests=(test,)))
+
+
+def _salvage(text: str) -> list[Any]:
+    """The whole result objects of a document that was cut."""
+    at = text.index('"results"')
+    decoder, found = json.JSONDecoder(), []
+    at = text.find("{", at)
+    while at >= 0:
+        try:
+            row, length = decoder.raw_decode(text[at:])
+        except ValueError:
+            break
+        if not isinstance(row, dict) or "size" not in row:
+            break
+        found.append(row)
+        at = text.find("{", at + length)
+    return found
+
+
+def _test(document: Mapping[str, Any], *, whole: bool) -> BandwidthTest:
+    results = document.get("results")
+    raw = [r for r in results if isinstance(r, Mapping)] if isinstance(results, list) else []
+    rows = [row for r in raw if (row := _row(r)) is not None]
+    bounds, average = document.get("out_of_bounds"), document.get("average_bus_bandwidth")
+    devices = [d for entry in _list(document, "devices") if (d := _device(entry)) is not None]
+    ranks = {d.rank for d in devices}
+    args = " ".join(str(a) for a in _list(document, "args"))
+    op = _OP.search(args)
+    config = document.get("config")
+    out_of_bounds = _count(bounds.get("count")) if isinstance(bounds, Mapping) else None
+    value = _figure(average.get("bandwidth")) if isinstance(average, Mapping) else None
+    return BandwidthTest(
+        op=op[1] if op else None,
+        rows=tuple(rows),
+        torn_rows=len(raw) - len(rows),
+        headers=1,
+        devices=tuple(devices),
+        ranks=len(ranks) if ranks == set(range(len(ranks))) and ranks else None,
+        parameters=_parameters(config) if isinstance(config, Mapping) else {},
+        out_of_bounds=() if out_of_bounds is None else (out_of_bounds,),
+        out_of_bounds_status=_status(bounds),
+        averages_gb_s=() if value is None else (value,),
+        average_status=_status(average),
+        errors=tuple(str(e)[:300] for e in _list(document, "errors")),
+        version=str(document["version"]) if "version" in document else None,
+        nccl_version=_nccl_version(document.get("nccl_version")),
+        complete=whole and "end_time" in document and value is not None,
+    )
+
+
+def _row(raw: Mapping[str, Any]) -> Row | None:
+    size = _count(raw.get("size"))
+    out, inp = raw.get("out_of_place"), raw.get("in_place")
+    if size is None or not (isinstance(out, Mapping) or isinstance(inp, Mapping)):
+        return None
+    sides = [_side(side) if isinstance(side, Mapping) else (None, None, None, None) for side in (out, inp)]
+    redop = raw.get("redop")
+    return Row(
+        size_bytes=size,
+        count=_count(raw.get("count")),
+        type=str(raw.get("type") or ""),
+        redop=str(redop) if redop else None,
+        time_us=sides[0][0],
+        algbw_gb_s=sides[0][1],
+        busbw_gb_s=sides[0][2],
+        wrong=sides[0][3],
+        time_in_place_us=sides[1][0],
+        algbw_in_place_gb_s=sides[1][1],
+        busbw_in_place_gb_s=sides[1][2],
+        wrong_in_place=sides[1][3],
+    )
+
+
+def _side(raw: Mapping[str, Any]) -> tuple[float | None, float | None, float | None, float | None]:
+    time = _figure(raw.get("time"))
+    return time, _figure(raw.get("alg_bw")), _figure(raw.get("bus_bw")), _figure(raw.get("nwrong"))
+
+
+def _device(raw: Any) -> DeviceLine | None:
+    if not isinstance(raw, Mapping):
+        return None
+    rank, host = _count(raw.get("rank")), raw.get("hostname") or raw.get("host")
+    if rank is None or not host:
+        return None
+    return DeviceLine(
+        rank=rank,
+        host=str(host),
+        pid=str(raw.get("pid", "")),
+        device=str(raw.get("device", "")),
+        name=str(raw.get("device_name") or raw.get("name") or ""),
+    )
+
+
+def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
+    """The sweep's limits in the words of the text header, where this version names them."""
+    names = {k.lower().replace("_", ""): v for k, v in config.items()}
+    found = {}
+    for key, name in (("minbytes", "minBytes"), ("maxbytes", "maxBytes")):
+        if _count(names.get(key)) is not None:
+            found[name] = str(names[key])
+    factor = _count(names.get("stepfactor"))
+    if factor is not None and factor > 1:
+        found["step"] = f"{factor}(factor)"
+    elif _count(names.get("stepbytes")):
+        found["step"] = f"{names['stepbytes']}(bytes)"
+    return found
+
+
+def _status(raw: Any) -> tuple[str, ...]:
+    """The booleans are strings: "true", "false", "unchecked"."""
+    okay = str(raw.get("okay")).lower() if isinstance(raw, Mapping) else ""
+    return ("OK",) if okay == "true" else (("FAILED",) if okay == "false" else ())
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[Any]:
+    value = document.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _figure(value: object) -> float | None:
+    """A number; "nan", null and "unchecked" are none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == value else None
+
+
+def _nccl_version(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value // 10000}.{value // 100 % 100}.{value % 100}"
+    return str(value) if isinstance(value, str) else None
