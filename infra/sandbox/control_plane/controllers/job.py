@@ -1,0 +1,483 @@
+"""Jobs: pods that run to completion, counted once each by way of their finalizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from infra.clock import parse_time
+from infra.sandbox.control_plane.controllers import job_rules as rules
+from infra.sandbox.control_plane.controllers import pods as owned
+from infra.sandbox.control_plane.controllers.cluster import JOB, POD, Cluster, is_terminating_namespace
+from infra.sandbox.control_plane.controllers.objects import (
+    Object,
+    condition,
+    controller_of,
+    is_deleting,
+    key_of,
+    seconds_since,
+    with_condition,
+)
+from infra.sandbox.control_plane.controllers.selectors import label_matcher
+from infra.sandbox.control_plane.controllers.view import PodFacts
+from infra.sandbox.control_plane.controllers.work import Key
+from infra.sandbox.control_plane.errors import ApiError
+
+SOURCE = "job-controller"
+MOST_AT_ONCE = 500
+"""Pods made or deleted in one reconcile, as the real controller bounds it."""
+
+
+@dataclass(kw_only=True)
+class Sync:
+    """What one reconcile knows and decides about a Job."""
+
+    job: Object
+    pods: list[PodFacts]
+    active: list[PodFacts]
+    terminating: int
+    backoff: rules.Backoff
+    status: Object
+    """The new status, made step by step."""
+    succeeded: int = 0
+    failed: int = 0
+    succeeded_indexes: set[int] = field(default_factory=set)
+    counted_indexes: set[int] = field(default_factory=set)
+    """Indexes that the old status already holds."""
+    failed_indexes: set[int] = field(default_factory=set)
+    verdict: Object | None = None
+    """The condition that ends the Job, if it is to end."""
+    active_count: int = 0
+    ready_count: int = 0
+
+    def removed(self, gone: list[PodFacts]) -> None:
+        """Pods were told to go."""
+        self.active_count -= len(gone)
+        self.ready_count -= sum(pod.ready for pod in gone)
+        self.terminating += sum(bool(pod.node) for pod in gone)
+
+
+class Jobs:
+    """Runs Jobs, and deletes finished ones after ttlSecondsAfterFinished."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._queue = cluster.work.queue("job", self.reconcile)
+        self._expiry = cluster.work.queue("job ttl", self._expire)
+        self._backoffs: dict[str, rules.Backoff] = {}
+        cluster.on(JOB, self._job_changed)
+        cluster.on(POD, self._pod_changed)
+
+    def _job_changed(self, event: str, job: Object, old: Object | None) -> None:
+        self._queue.add(key_of(job))
+        if event != "DELETED" and job["spec"].get("ttlSecondsAfterFinished") is not None:
+            self._expiry.add(key_of(job))
+        if event == "DELETED":
+            self._backoffs.pop(job["metadata"]["uid"], None)
+
+    def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        namespace = pod["metadata"]["namespace"]
+        reference = controller_of(pod)
+        if reference is not None and reference["kind"] == JOB.kind:
+            self._queue.add((namespace, reference["name"]))
+        elif reference is None and event != "DELETED" and old is not None and controller_of(old) is not None:
+            if rules.FINALIZER in (pod["metadata"].get("finalizers") or ()):
+                self._drop_finalizer(self._cluster.view.pods[key_of(pod)])
+
+    def reconcile(self, key: Key) -> None:
+        """Bring one Job nearer to its end and write its status."""
+        job = self._cluster.get(JOB, key)
+        if job is None or rules.is_finished(job) is not None:
+            self._release_leftovers(key, job)
+            return
+        if job["spec"].get("managedBy", "kubernetes.io/job-controller") != "kubernetes.io/job-controller":
+            return
+        sync = self._observe(job)
+        self._judge(sync)
+        error: ApiError | None = None
+        if sync.verdict is not None:
+            self._delete_active(sync)
+        else:
+            error = self._manage(sync)
+        self._count_and_write(sync)
+        if error is not None and not is_terminating_namespace(error):
+            raise error
+
+    def _release_leftovers(self, key: Key, job: Object | None) -> None:
+        """Pods of a Job that is finished or gone need no counting."""
+        if job is not None:
+            for pod in self._cluster.view.pods_of(job["metadata"]["uid"]):
+                self._drop_finalizer(pod)
+            return
+        for pod in list(self._cluster.view.pods_in(key[0])):
+            reference = controller_of(pod.obj)
+            if reference is not None and (reference["kind"], reference["name"]) == (JOB.kind, key[1]):
+                self._drop_finalizer(pod)
+
+    def _drop_finalizer(self, pod: PodFacts) -> None:
+        current = self._cluster.get(POD, pod.key)
+        finalizers = (current["metadata"].get("finalizers") or ()) if current is not None else ()
+        if current is not None and rules.FINALIZER in finalizers:
+            left = [each for each in finalizers if each != rules.FINALIZER]
+            self._cluster.patch_meta(POD, current, finalizers=left or None)
+
+    # Observe
+
+    def _observe(self, job: Object) -> Sync:
+        matches = label_matcher(job["spec"].get("selector"))
+        pods = owned.claimed(self._cluster, job, JOB, matches, finalizer=rules.FINALIZER)
+        active = [pod for pod in pods if pod.active]
+        uid = job["metadata"]["uid"]
+        countable = [pod for pod in pods if rules.has_finalizer(pod) and self._index_is_valid(job, pod)]
+        succeeded = [pod for pod in countable if pod.phase == "Succeeded"]
+        failed = [pod for pod in countable if rules.has_failed(pod, job)]
+        before = self._backoffs.get(uid, rules.Backoff())
+        status = dict(job.get("status") or {})
+        sync = Sync(
+            job=job,
+            pods=pods,
+            active=active,
+            terminating=sum(pod.deleting and not pod.finished for pod in pods),
+            backoff=rules.next_backoff(before, succeeded, failed),
+            status=status,
+            active_count=len(active),
+            ready_count=sum(pod.ready for pod in active),
+        )
+        sync.succeeded = status.get("succeeded", 0) + len(succeeded)
+        sync.failed = status.get("failed", 0) + sum(rules.match_failure_policy(job, pod.obj).counts for pod in failed)
+        if rules.is_indexed(job):
+            completions = job["spec"]["completions"]
+            sync.counted_indexes = rules.parse_indexes(status.get("completedIndexes"), completions)
+            sync.succeeded_indexes = sync.counted_indexes | {rules.index_of(pod.obj) for pod in succeeded}
+            sync.succeeded = len(sync.succeeded_indexes)
+            if job["spec"].get("backoffLimitPerIndex") is not None:
+                sync.failed_indexes = rules.parse_indexes(status.get("failedIndexes"), completions) | {
+                    rules.index_of(pod.obj) for pod in countable if rules.index_is_lost(job, pod)
+                }
+        if not rules.is_suspended(job) and not status.get("startTime"):
+            status["startTime"] = self._cluster.stamp()
+        return sync
+
+    def _index_is_valid(self, job: Object, pod: PodFacts) -> bool:
+        if not rules.is_indexed(job):
+            return True
+        return 0 <= rules.index_of(pod.obj) < job["spec"]["completions"]
+
+    # Judge
+
+    def _judge(self, sync: Sync) -> None:
+        """Decide whether the Job is to end, and why."""
+        job = sync.job
+        stamp = self._cluster.stamp()
+        met = condition(job, "SuccessCriteriaMet")
+        if met is not None and met.get("status") == "True":
+            sync.verdict = met
+            return
+        doomed = condition(job, "FailureTarget")
+        if doomed is not None and doomed.get("status") == "True":
+            sync.verdict = rules.new_condition("Failed", "True", doomed["reason"], doomed["message"], stamp)
+            return
+        reason = self._failure(sync) or self._index_failure(sync)
+        if reason is not None:
+            sync.verdict = rules.new_condition("FailureTarget", "True", *reason, stamp)
+            return
+        message = rules.match_success_policy(job, sync.succeeded_indexes)
+        if message:
+            sync.verdict = rules.new_condition("SuccessCriteriaMet", "True", "SuccessPolicy", message, stamp)
+
+    def _failure(self, sync: Sync) -> tuple[str, str] | None:
+        job = sync.job
+        spec = job["spec"]
+        if spec.get("podFailurePolicy") is not None:
+            for pod in sync.pods:
+                if rules.has_failed(pod, job):
+                    match = rules.match_failure_policy(job, pod.obj)
+                    if match.message:
+                        return "PodFailurePolicy", match.message
+        if sync.failed > spec.get("backoffLimit", 6) or rules.past_restarts(job, sync.pods):
+            return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+        deadline = spec.get("activeDeadlineSeconds")
+        if deadline is not None and not rules.is_suspended(job) and (job.get("status") or {}).get("startTime"):
+            active = seconds_since(job["status"]["startTime"], self._cluster.now())
+            if active >= deadline:
+                return "DeadlineExceeded", "Job was active longer than specified deadline"
+            self._queue.add_after(key_of(job), deadline - active)
+        elif deadline is not None and not rules.is_suspended(job):
+            self._queue.add_after(key_of(job), deadline)
+        return None
+
+    def _index_failure(self, sync: Sync) -> tuple[str, str] | None:
+        spec = sync.job["spec"]
+        if not sync.failed_indexes:
+            return None
+        if spec.get("maxFailedIndexes") is not None and len(sync.failed_indexes) > spec["maxFailedIndexes"]:
+            return "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
+        if len(sync.failed_indexes | sync.succeeded_indexes) >= spec["completions"]:
+            return "FailedIndexes", "Job has failed indexes"
+        return None
+
+    # Act
+
+    def _delete_active(self, sync: Sync) -> None:
+        for pod in sync.active:
+            self._cluster.delete_pod(pod, sync.job, JOB, source=SOURCE)
+        sync.removed(sync.active)
+
+    def _delete_uncounted(self, sync: Sync, gone: list[PodFacts]) -> None:
+        """Delete pods that are not wanted any more: they count as neither succeeded nor failed."""
+        for pod in gone:
+            self._drop_finalizer(pod)
+            self._cluster.delete_pod(pod, sync.job, JOB, source=SOURCE)
+        sync.removed(gone)
+
+    def _manage(self, sync: Sync) -> ApiError | None:
+        """Make or delete pods; set the Suspended condition."""
+        job = sync.job
+        if is_deleting(job):
+            return None
+        error: ApiError | None = None
+        if rules.is_suspended(job):
+            self._delete_uncounted(sync, list(sync.active))
+        else:
+            error = self._scale(sync)
+        if self._is_complete(sync):
+            sync.verdict = rules.new_condition(
+                "SuccessCriteriaMet",
+                "True",
+                "CompletionsReached",
+                "Reached expected number of succeeded pods",
+                self._cluster.stamp(),
+            )
+        elif rules.is_suspended(job):
+            if self._set_condition(sync, "Suspended", "True", "JobSuspended", "Job suspended"):
+                self._cluster.events.emit(job, JOB, "Normal", "Suspended", "Job suspended", SOURCE)
+                sync.status.pop("startTime", None)
+        elif condition(job, "Suspended") is not None and self._set_condition(
+            sync, "Suspended", "False", "JobResumed", "Job resumed"
+        ):
+            self._cluster.events.emit(job, JOB, "Normal", "Resumed", "Job resumed", SOURCE)
+            sync.status["startTime"] = self._cluster.stamp()
+        return error
+
+    def _set_condition(self, sync: Sync, kind: str, status: str, reason: str, message: str) -> bool:
+        known = condition({"status": sync.status}, kind)
+        if known is not None and (known["status"], known.get("reason")) == (status, reason):
+            return False
+        new = rules.new_condition(kind, status, reason, message, self._cluster.stamp())
+        sync.status["conditions"] = with_condition(sync.status.get("conditions"), new)
+        return True
+
+    def _is_complete(self, sync: Sync) -> bool:
+        completions = sync.job["spec"].get("completions")
+        if completions is None:
+            return sync.succeeded > 0 and sync.active_count == 0
+        return sync.succeeded >= int(completions) and sync.active_count == 0
+
+    def _scale(self, sync: Sync) -> ApiError | None:
+        spec = sync.job["spec"]
+        parallelism = spec.get("parallelism", 1)
+        active = len(sync.active)
+        if spec.get("completions") is None:
+            wanted = active if sync.succeeded > 0 else parallelism
+        else:
+            wanted = max(0, min(spec["completions"] - sync.succeeded, parallelism))
+        surplus = self._surplus(sync, max(0, active - wanted))[:MOST_AT_ONCE]
+        if surplus:
+            self._delete_uncounted(sync, surplus)
+            return None
+        waiting = sync.terminating if rules.replaces_failed_only(sync.job) else 0
+        missing = min(wanted - waiting - active, MOST_AT_ONCE)
+        return self._create(sync, missing) if missing > 0 else None
+
+    def _surplus(self, sync: Sync, at_least: int) -> list[PodFacts]:
+        """Pods to remove: of an index that ran twice or does not exist any more, then the least useful ones."""
+        now = self._cluster.now()
+        ordered = owned.removal_order(sync.active, (), now)
+        if not rules.is_indexed(sync.job):
+            return ordered[:at_least]
+        kept: set[int] = set()
+        gone = []
+        left = []
+        for pod in reversed(ordered):
+            index = rules.index_of(pod.obj)
+            if not 0 <= index < sync.job["spec"]["completions"] or index in kept:
+                gone.append(pod)
+            else:
+                kept.add(index)
+                left.append(pod)
+        left.reverse()
+        return gone + left[: max(0, at_least - len(gone))]
+
+    def _create(self, sync: Sync, missing: int) -> ApiError | None:
+        job = sync.job
+        now = self._cluster.now()
+        per_index = job["spec"].get("backoffLimitPerIndex") is not None
+        wait = 0.0 if per_index else sync.backoff.remaining(now)
+        if wait > 0:
+            self._queue.add_after(key_of(job), wait)
+            return None
+        template = dict(job["spec"]["template"])
+        meta = dict(template.get("metadata") or {})
+        meta["finalizers"] = [*(meta.get("finalizers") or ()), rules.FINALIZER]
+        template["metadata"] = meta
+        name = job["metadata"]["name"]
+        try:
+            if not rules.is_indexed(job):
+                for _ in range(missing):
+                    self._cluster.create_pod(template, job, JOB, source=SOURCE)
+                    sync.active_count += 1
+                return None
+            template["spec"] = rules.with_index_variable(template["spec"])
+            for index in self._missing_indexes(sync, missing):
+                one = rules.indexed_template(template, name, index)
+                if per_index and not self._note_index_failures(sync, one, index):
+                    continue
+                self._cluster.create_pod(one, job, JOB, prefix=f"{name}-{index}-", source=SOURCE)
+                sync.active_count += 1
+        except ApiError as error:
+            return error
+        return None
+
+    def _missing_indexes(self, sync: Sync, count: int) -> list[int]:
+        taken = sync.succeeded_indexes | sync.failed_indexes | {rules.index_of(pod.obj) for pod in sync.active}
+        if rules.replaces_failed_only(sync.job):
+            taken |= {rules.index_of(pod.obj) for pod in sync.pods if pod.deleting and not pod.finished}
+        completions = sync.job["spec"]["completions"]
+        found = []
+        for index in range(completions):
+            if index not in taken:
+                found.append(index)
+                if len(found) == count:
+                    break
+        return found
+
+    def _note_index_failures(self, sync: Sync, template: Object, index: int) -> bool:
+        """Carry the failure count of the index over to its next pod. False while the index backs off."""
+        last = self._last_failure(sync, index)
+        counts = {rules.INDEX_FAILURES: 0, rules.INDEX_IGNORED_FAILURES: 0}
+        if last is not None:
+            counts = {each: rules.index_failures(last.obj, each) for each in counts}
+            wait = rules.Backoff(sum(counts.values()) + 1, rules.finished_time(last.obj)).remaining(self._cluster.now())
+            if wait > 0:
+                self._queue.add_after(key_of(sync.job), wait)
+                return False
+            counts[
+                rules.INDEX_FAILURES
+                if rules.match_failure_policy(sync.job, last.obj).counts
+                else rules.INDEX_IGNORED_FAILURES
+            ] += 1
+        template["metadata"]["annotations"][rules.INDEX_FAILURES] = str(counts[rules.INDEX_FAILURES])
+        if counts[rules.INDEX_IGNORED_FAILURES]:
+            template["metadata"]["annotations"][rules.INDEX_IGNORED_FAILURES] = str(
+                counts[rules.INDEX_IGNORED_FAILURES]
+            )
+        return True
+
+    def _last_failure(self, sync: Sync, index: int) -> PodFacts | None:
+        """The failed pod of an index whose finalizer stays until its successor exists: it carries the count."""
+        failed = [
+            pod
+            for pod in sync.pods
+            if rules.has_finalizer(pod) and rules.index_of(pod.obj) == index and rules.has_failed(pod, sync.job)
+        ]
+        return max(
+            failed,
+            key=lambda pod: sum(
+                rules.index_failures(pod.obj, each) for each in (rules.INDEX_FAILURES, rules.INDEX_IGNORED_FAILURES)
+            ),
+            default=None,
+        )
+
+    # Count and write
+
+    def _count_and_write(self, sync: Sync) -> None:
+        job, status = sync.job, sync.status
+        self._backoffs[job["metadata"]["uid"]] = sync.backoff
+        verdict = sync.verdict
+        failing = verdict is not None and verdict["type"] != "SuccessCriteriaMet"
+        succeeded = failed = 0
+        for pod in sync.pods:
+            if not rules.has_finalizer(pod) or not self._may_count(sync, pod):
+                continue
+            valid = self._index_is_valid(job, pod)
+            if pod.phase == "Succeeded":
+                succeeded += valid
+            elif rules.has_failed(pod, job) or failing:
+                failed += valid and rules.match_failure_policy(job, pod.obj).counts
+            self._drop_finalizer(pod)
+        _count(status, "succeeded", status.get("succeeded", 0) + succeeded)
+        _count(status, "failed", status.get("failed", 0) + failed)
+        if rules.is_indexed(job):
+            _count(status, "succeeded", len(sync.succeeded_indexes))
+            _text(status, "completedIndexes", rules.format_indexes(sync.succeeded_indexes))
+            if job["spec"].get("backoffLimitPerIndex") is not None:
+                status["failedIndexes"] = rules.format_indexes(sync.failed_indexes)
+        _count(status, "active", sync.active_count)
+        status["ready"] = sync.ready_count
+        status["terminating"] = sync.terminating
+        status["uncountedTerminatedPods"] = {}
+        if verdict is not None:
+            self._conclude(sync, verdict)
+        current = self._cluster.get(JOB, key_of(job))
+        if current is not None and current["metadata"]["uid"] == job["metadata"]["uid"]:
+            self._cluster.write_status(JOB, current, status)
+
+    def _may_count(self, sync: Sync, pod: PodFacts) -> bool:
+        if is_deleting(sync.job) or sync.verdict is not None or pod.phase == "Succeeded":
+            return True
+        if not rules.has_failed(pod, sync.job):
+            return False
+        index = rules.index_of(pod.obj)
+        if sync.job["spec"].get("backoffLimitPerIndex") is None or index in sync.failed_indexes:
+            return True
+        replaced = any(
+            each.active and rules.index_of(each.obj) == index
+            for each in self._cluster.view.pods_of(sync.job["metadata"]["uid"])
+        )
+        return replaced or pod is not self._last_failure(sync, index)
+
+    def _conclude(self, sync: Sync, verdict: Object) -> None:
+        """First the intermediate condition; the final one when no pod is left that could still do something."""
+        status = sync.status
+        stamp = self._cluster.stamp()
+        final = verdict
+        if verdict["type"] in ("FailureTarget", "SuccessCriteriaMet"):
+            if condition({"status": status}, verdict["type"]) is None:
+                status["conditions"] = with_condition(status.get("conditions"), verdict)
+            kind = "Failed" if verdict["type"] == "FailureTarget" else "Complete"
+            final = rules.new_condition(kind, "True", verdict["reason"], verdict["message"], stamp)
+        if sync.terminating > 0:
+            return
+        status["conditions"] = with_condition(status.get("conditions"), final)
+        if final["type"] == "Complete":
+            status["completionTime"] = stamp
+            self._cluster.events.emit(sync.job, JOB, "Normal", "Completed", "Job completed", SOURCE)
+        else:
+            self._cluster.events.emit(sync.job, JOB, "Warning", final["reason"], final["message"], SOURCE)
+
+    # Expiry
+
+    def _expire(self, key: Key) -> None:
+        job = self._cluster.get(JOB, key)
+        life = job["spec"].get("ttlSecondsAfterFinished") if job is not None else None
+        finished = rules.is_finished(job) if job is not None else None
+        if job is None or life is None or finished is None or is_deleting(job):
+            return
+        left = life - (self._cluster.now() - parse_time(finished["lastTransitionTime"])).total_seconds()
+        if left > 0:
+            self._expiry.add_after(key, left)
+        else:
+            self._cluster.delete(JOB, job, propagation="Foreground")
+
+
+def _count(status: Object, name: str, count: int) -> None:
+    if count:
+        status[name] = count
+    else:
+        status.pop(name, None)
+
+
+def _text(status: Object, name: str, text: str) -> None:
+    if text:
+        status[name] = text
+    else:
+        status.pop(name, None)

@@ -1,0 +1,246 @@
+"""The scheduler: puts pending pods on nodes, says why when it cannot, and tries again when something changed."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from infra.sandbox.control_plane.controllers.cluster import CLAIM, NODE, POD, VOLUME, Cluster
+from infra.sandbox.control_plane.controllers.objects import Object, condition, is_finished, key_of, with_condition
+from infra.sandbox.control_plane.controllers.scheduler import filters, nodes, scores
+from infra.sandbox.control_plane.controllers.scheduler.needs import Needs
+from infra.sandbox.control_plane.controllers.scheduler.nodes import NodeState
+from infra.sandbox.control_plane.controllers.scheduler.snapshot import Snapshot
+from infra.sandbox.control_plane.controllers.scheduler.verdicts import Diagnosis
+from infra.sandbox.control_plane.controllers.volumes import Volumes
+from infra.sandbox.control_plane.controllers.work import Key
+
+SOURCE = "default-scheduler"
+_FRESH: Key = ("", "fresh")
+_RETRY: Key = ("", "retry")
+_BATCH = 50
+"""Pods placed before other controllers get their turn."""
+_LEAST_TO_SCORE = 100
+"""Of large clusters only a share of the nodes is looked at for each pod, and never fewer than these."""
+
+
+class Scheduler:
+    """Fresh pods in order of priority; pods without a node wait by class until something changes."""
+
+    def __init__(self, cluster: Cluster, volumes: Volumes) -> None:
+        self._cluster = cluster
+        self._volumes = volumes
+        self._snapshot = Snapshot(cluster)
+        self._queue = cluster.work.queue("scheduler", self.reconcile)
+        self._fresh: list[tuple[int, int, Key]] = []
+        self._sequence = 0
+        self._waiting: dict[int, tuple[Needs, dict[Key, None]]] = {}
+        self._class_of: dict[Key, int] = {}
+        self._next_node = 0
+        cluster.on(POD, self._pod_changed)
+        cluster.on(NODE, self._node_changed)
+        cluster.on(CLAIM, self._storage_changed)
+        cluster.on(VOLUME, self._storage_changed)
+
+    # Events
+
+    def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        came, went = self._snapshot.pod_changed(event, pod)
+        key = key_of(pod)
+        if event == "DELETED" or pod["spec"].get("nodeName"):
+            self._stop_waiting(key)
+        elif event == "ADDED" or (old is not None and (old["spec"] != pod["spec"])):
+            self._push(pod)
+        if came and any(needs.attract or needs.spreads for needs, _ in self._waiting.values()):
+            self._snapshot.version += 1
+            self._queue.add(_RETRY)
+        if went and self._waiting:
+            self._queue.add(_RETRY)
+
+    def _node_changed(self, event: str, node: Object, old: Object | None) -> None:
+        if self._snapshot.node_changed(event, node, old) and self._waiting:
+            self._queue.add(_RETRY)
+
+    def _storage_changed(self, event: str, obj: Object, old: Object | None) -> None:
+        if any(needs.claims for needs, _ in self._waiting.values()):
+            self._snapshot.version += 1
+            self._queue.add(_RETRY)
+
+    def _push(self, pod: Object) -> None:
+        if not _is_ours(pod):
+            return
+        self._stop_waiting(key_of(pod))
+        self._sequence += 1
+        heapq.heappush(self._fresh, (-(pod["spec"].get("priority") or 0), self._sequence, key_of(pod)))
+        self._queue.add(_FRESH)
+
+    def _stop_waiting(self, key: Key) -> None:
+        known = self._class_of.pop(key, None)
+        if known is not None:
+            waiting = self._waiting[known][1]
+            waiting.pop(key, None)
+            if not waiting:
+                del self._waiting[known]
+
+    # Work
+
+    def reconcile(self, key: Key) -> None:
+        """Place a batch of fresh pods, or try the waiting ones again."""
+        if key == _RETRY:
+            self._retry()
+            return
+        for _ in range(_BATCH):
+            if not self._fresh:
+                return
+            self._place(heapq.heappop(self._fresh)[2])
+        if self._fresh:
+            self._queue.add(_FRESH)
+
+    def _retry(self) -> None:
+        """One class after the other, highest priority first: while its pods find room, the next one may."""
+        classes = sorted(self._waiting.values(), key=lambda each: -(each[0].spec.get("priority") or 0))
+        for needs, waiting in classes:
+            for key in list(waiting):
+                if needs.failed_at == self._snapshot.version or not self._place(key):
+                    break
+
+    def _place(self, key: Key) -> bool:
+        """Bind one pod, or say why not. False when it found no node."""
+        pod = self._cluster.get(POD, key)
+        if pod is None or not _is_ours(pod):
+            return True
+        needs = self._snapshot.needs(pod)
+        if needs.failed_at == self._snapshot.version:
+            self._refuse(pod, needs, needs.failure)
+            return False
+        chosen = self._choose(pod, needs)
+        if isinstance(chosen, str):
+            needs.failed_at, needs.failure = self._snapshot.version, chosen
+            self._refuse(pod, needs, chosen)
+            return False
+        self._bind(pod, needs, chosen)
+        return True
+
+    def _choose(self, pod: Object, needs: Needs) -> NodeState | str:
+        snapshot = self._snapshot
+        early = self._volumes.refusal(needs.namespace, needs.claims) if needs.claims else ""
+        if early:
+            return self._explain(needs, Diagnosis(len(snapshot.nodes), early=early))
+        suitable = snapshot.suitable(needs)
+        checks = self._checks(pod, needs)
+        wanted = self._how_many(len(snapshot.nodes))
+        start = self._next_node % len(suitable) if suitable else 0
+        found: list[NodeState] = []
+        requests = needs.requests
+        for position in range(len(suitable)):
+            node = suitable[(start + position) % len(suitable)]
+            if node.fits(requests) and not any(check(node)[0] for check in checks):
+                found.append(node)
+                if len(found) == wanted:
+                    break
+        self._next_node = start + len(found)
+        if found:
+            return scores.best(found, needs, filters.pod_wishes(snapshot, needs, found))
+        return self._diagnose(needs, checks)
+
+    def _how_many(self, nodes: int) -> int:
+        """Nodes to find before the best of them is taken (numFeasibleNodesToFind of the real scheduler)."""
+        share = max(5, 50 - nodes // 125)
+        return nodes if nodes < _LEAST_TO_SCORE else max(_LEAST_TO_SCORE, nodes * share // 100)
+
+    def _checks(self, pod: Object, needs: Needs) -> list[filters.Check]:
+        """Checks beyond resources, in the real scheduler's order; none for plain pods."""
+        checks: list[filters.Check] = []
+        if needs.ports:
+            checks.append(lambda node: ("" if node.has_ports(needs.ports) else nodes.NO_PORT, True))
+        if needs.claims:
+            checks.append(lambda node: (self._volumes.mismatch(needs.namespace, needs.claims, node.labels), False))
+        if needs.spreads:
+            checks.append(filters.spread_check(self._snapshot, needs, pod))
+        if needs.attract or needs.repel or self._snapshot.repelled_domains(pod):
+            checks.append(filters.affinity_check(self._snapshot, needs, pod))
+        return checks
+
+    def _diagnose(self, needs: Needs, checks: list[filters.Check]) -> str:
+        """Why every node was turned down: the first check that fails on each."""
+        snapshot = self._snapshot
+        diagnosis = Diagnosis(len(snapshot.nodes))
+        for node in snapshot.nodes.values():
+            if needs.pinned is not None and node.name not in needs.pinned:
+                diagnosis.add(["node(s) didn't satisfy plugin(s) [NodeAffinity]"], would_help=False)
+                continue
+            own = nodes.unsuitable(node, needs.spec)
+            if own:
+                diagnosis.add([own], would_help=False)
+                continue
+            ports, others = (checks[:1], checks[1:]) if needs.ports else ([], checks)
+            reason, would_help = _first_failure(ports, node)
+            if not reason:
+                lacking, would_help = node.lacks(needs.requests)
+                if lacking:
+                    diagnosis.add(lacking, would_help=would_help)
+                    continue
+                reason, would_help = _first_failure(others, node)
+            diagnosis.add([reason], would_help=would_help)
+        return self._explain(needs, diagnosis)
+
+    def _explain(self, needs: Needs, diagnosis: Diagnosis) -> str:
+        return diagnosis.message(needs.spec.get("preemptionPolicy") or "PreemptLowerPriority")
+
+    # Writes
+
+    def _bind(self, pod: Object, needs: Needs, node: NodeState) -> None:
+        self._stop_waiting(key_of(pod))
+        if needs.claims:
+            self._volumes.bind_for(needs.namespace, needs.claims, node.name)
+        scheduled = self._condition(pod, "True")
+        status = {**pod["status"], "conditions": with_condition(pod["status"].get("conditions"), scheduled)}
+        bound = {**pod, "spec": {**pod["spec"], "nodeName": node.name}, "status": status}
+        self._cluster.store.commit(POD, "MODIFIED", bound, pod)
+        meta = pod["metadata"]
+        text = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node.name}"
+        self._cluster.events.emit(bound, POD, "Normal", "Scheduled", text, SOURCE, action="Binding")
+
+    def _refuse(self, pod: Object, needs: Needs, message: str) -> None:
+        key = key_of(pod)
+        self._waiting.setdefault(id(needs), (needs, {}))[1][key] = None
+        self._class_of[key] = id(needs)
+        known = condition(pod, "PodScheduled")
+        if known is not None and (known.get("status"), known.get("message")) == ("False", message):
+            return
+        refused = self._condition(pod, "False", reason="Unschedulable", message=message)
+        if known is not None and known.get("status") == "False":
+            refused["lastTransitionTime"] = known.get("lastTransitionTime")
+        status = {**pod["status"], "conditions": with_condition(pod["status"].get("conditions"), refused)}
+        self._cluster.write_status(POD, pod, status)
+        self._cluster.events.emit(pod, POD, "Warning", "FailedScheduling", message, SOURCE, action="Scheduling")
+
+    def _condition(self, pod: Object, status: str, **more: Any) -> Object:
+        return {
+            "type": "PodScheduled",
+            "observedGeneration": pod["metadata"].get("generation", 1),
+            "status": status,
+            "lastProbeTime": None,
+            "lastTransitionTime": self._cluster.stamp(),
+            **more,
+        }
+
+
+def _first_failure(checks: list[filters.Check], node: NodeState) -> tuple[str, bool]:
+    for check in checks:
+        reason, would_help = check(node)
+        if reason:
+            return reason, would_help
+    return "", True
+
+
+def _is_ours(pod: Object) -> bool:
+    """Waits for this scheduler: no node, no gate, not on its way out."""
+    spec = pod["spec"]
+    return (
+        not spec.get("nodeName")
+        and not spec.get("schedulingGates")
+        and spec.get("schedulerName", SOURCE) == SOURCE
+        and "deletionTimestamp" not in pod["metadata"]
+        and not is_finished(pod)
+    )
