@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -33,6 +33,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stand
 Spec = TypeVar("Spec", "MigrationSpec", "RevalidationSpec")
 
 
+# Every complaint about the command line derives from it; typer does not export it by name.
+_USAGE: Any = typer.BadParameter.__mro__[2]
+
+
 def main() -> None:
     """Entry point: turns our errors into words and exit codes."""
     sys.exit(run(sys.argv[1:]))
@@ -40,8 +44,6 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
-    import click
-
     from flows import console
 
     as_json = "--json" in arguments
@@ -51,12 +53,12 @@ def run(arguments: list[str]) -> int:
     except PoolshiftError as error:
         console.show_error(error, as_json=as_json)
         return error.exit_code
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return int(stop.exit_code)
-    except click.ClickException as error:
+    except _USAGE as error:
         error.show()
         return 2
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("\ninterrupted; run the same command again to continue\n")
         return 130
     except BrokenPipeError:
@@ -272,10 +274,12 @@ def blockers(
 @app.command()
 def sandbox(
     scenario: Annotated[str, typer.Option(help="Name of a scenario; see --list")] = "healthy",
-    cloud: Annotated[str, typer.Option(help="eks or gke")] = "eks",
+    cloud: Annotated[Literal["eks", "gke"], typer.Option(help="Whose pools to simulate")] = "eks",
     port: Annotated[int, typer.Option(help="Of the Kubernetes API; 0: any free one")] = 0,
     kubeconfig: Annotated[str, typer.Option(help="Written when it serves")] = "sandbox.kubeconfig",
-    control_plane: Annotated[str, typer.Option(help="embedded or real")] = "embedded",
+    control_plane: Annotated[
+        Literal["embedded", "real"], typer.Option(help="Ours, or a real kube-apiserver")
+    ] = "embedded",
     listing: Annotated[bool, typer.Option("--list", help="Show the scenarios")] = False,
 ) -> int:
     """A cluster, a cloud and a fabric on loopback, in the foreground until a signal."""
@@ -286,7 +290,10 @@ def sandbox(
     if listing:
         console.show_table({"scenario": n, "what happens": scenarios.load(n).summary} for n in scenarios.names())
         return 0
-    return running.serve(scenario, cloud=cloud, port=port, kubeconfig=kubeconfig, control_plane=control_plane)
+    from pathlib import Path
+
+    running.serve(scenario, cloud, port=port, kubeconfig=Path(kubeconfig), control_plane=control_plane)
+    return 0
 
 
 @app.command()
@@ -302,7 +309,7 @@ def serve(
 
 @app.command()
 def demo(
-    cloud: Annotated[str, typer.Option(help="eks or gke")] = "eks",
+    cloud: Annotated[Literal["eks", "gke"], typer.Option(help="Whose pools to simulate")] = "eks",
     keep: Annotated[bool, typer.Option(help="Leave the Prefect UI running at the end")] = False,
 ) -> int:
     """A migration that is refused because RDMA is dead, and the same one passing. Simulated, on loopback."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from infra.model.cluster import EMPTY, Node, Taint
 from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, Plugin, PluginPod, PluginView
 from infra.model.verdict import Finding, Level, Outcome, Verdict
-from infra.model.workload import Toleration
+from infra.model.workload import Requirement, Toleration
 from tasks.rules.wording import age, and_more, rfc3339
 
 # What the DaemonSet controller adds to every pod's tolerations (kubernetes.io docs, DaemonSet taints).
@@ -223,17 +223,20 @@ def refusal(daemonset: DaemonSet, node: Node) -> str | None:
     for key, value in daemonset.node_selector.items():
         if node.labels.get(key) != value:
             return f"nodeSelector {key}={value}, the node has {key}={node.labels.get(key, '(none)')}"
-    fields = {"metadata.name": node.name}
-    if daemonset.affinity and not any(
-        all(r.holds((fields if r.field else node.labels).get(r.key)) for r in term) for term in daemonset.affinity
-    ):
-        wanted = daemonset.affinity[0][0] if daemonset.affinity[0] else None
-        have = node.labels.get(wanted.key, "(none)") if wanted else ""
-        return f"node affinity {wanted}, the node has {wanted.key}={have}" if wanted else "an empty node affinity term"
+    failing = [_failing(term, node) for term in daemonset.affinity]
+    if failing and all(failing):
+        wanted = min(failing, key=len)[0]
+        return f"node affinity {wanted}, the node has {wanted.key}={node.labels.get(wanted.key, '(none)')}"
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not _tolerated(daemonset, taint):
             return f"taint {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect} is not tolerated"
     return None
+
+
+def _failing(term: tuple[Requirement, ...], node: Node) -> list[Requirement]:
+    """The requirements of a term that the node fails; the term admits the node when there are none."""
+    fields = {"metadata.name": node.name}
+    return [r for r in term if not r.holds((fields if r.field else node.labels).get(r.key))]
 
 
 def _tolerated(daemonset: DaemonSet, taint: Taint) -> bool:
