@@ -14,12 +14,13 @@ from infra.clock import parse_time
 from infra.fabrics import Fabric, fabric_of
 from infra.model.evidence import Evidence
 from infra.model.measurement import Steps, Sweep
+from infra.model.pools import Pool
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from infra.model.verdict import Gate, Outcome, Verdict, worst
 from tasks.rules import bandwidth, compare, hardware
 from tasks.rules.wording import age, and_more
 
-TRANSPORT, WORKLOAD = "transport-proof", "workload-path"
+READINESS, TRANSPORT, WORKLOAD = "readiness", "transport-proof", "workload-path"
 CLOCK_SKEW = timedelta(minutes=5)  # evidence from further in the future has a clock that cannot be trusted
 PROBE_OF: Mapping[str, str] = {
     TRANSPORT: "transport-proof",
@@ -49,7 +50,8 @@ class Binding:
 
 def required(spec: MigrationSpec | RevalidationSpec) -> tuple[str, ...]:
     """The checks that this spec asks for, from cheap to dear."""
-    checks = [TRANSPORT, WORKLOAD, bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY, hardware.DEVICES]
+    checks = [READINESS, TRANSPORT, WORKLOAD]
+    checks += [bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY, hardware.DEVICES]
     if spec.validation.storage and spec.validation.storage_claim:
         checks.append(hardware.STORAGE)
     if spec.validation.train_step and spec.gate.max_step_ratio is not None:
@@ -58,42 +60,43 @@ def required(spec: MigrationSpec | RevalidationSpec) -> tuple[str, ...]:
 
 
 def judge(
+    *,
     evidence: Sequence[Evidence],
     baseline: Sequence[Evidence],
+    readiness: Sequence[Verdict],
     spec: MigrationSpec | RevalidationSpec,
-    now: datetime,
-    *,
-    pool: str,
-    machine_type: str,
-    node_uids: Collection[str],
     spec_hash: str,
+    pool: Pool,
+    node_uids: Collection[str],
+    now: datetime,
     name: str = "proof",
 ) -> Gate:
     """All required checks.
 
     Args:
         evidence: of the pool to be proven, one validation's.
-        baseline: of the source pool, for the step-time comparison.
+        baseline: of the source pool, for the comparison of steps.
+        readiness: verdicts of the readiness step.
         spec: limits and what is asked for.
-        now: against which ages are told.
-        pool: the pool's identity.
-        machine_type: of the pool; its figures hold where the spec names none.
-        node_uids: of the pool's nodes as they are now. A node replaced since has proven nothing.
         spec_hash: of `spec`, as the evidence carries it.
+        pool: to be proven. Its machine type's figures hold where the spec names none.
+        node_uids: of the pool's nodes as they are now. A node replaced since has proven nothing.
+        now: against which ages are told.
         name: of the gate, for the report.
 
     """
     binding = Binding(
-        pool=pool,
-        machine_type=machine_type,
+        pool=pool.identity,
+        machine_type=pool.machine_type,
         node_uids=frozenset(node_uids),
         spec_hash=spec_hash,
         now=now,
         max_age=spec.gate.max_evidence_age,
     )
     checks = required(spec)
-    verdicts = tuple(_answer(check, evidence, baseline, spec, binding) for check in checks)
-    return Gate(name=name, required=checks, verdicts=verdicts)
+    verdicts = [v for v in readiness if v.check == READINESS]
+    verdicts += [_answer(check, evidence, baseline, spec, binding) for check in checks if check != READINESS]
+    return Gate(name=name, required=checks, verdicts=tuple(verdicts))
 
 
 def refusal(evidence: Evidence, binding: Binding, *, partial: bool = False) -> str:
@@ -176,7 +179,7 @@ def _judge_one(
 
 
 def _sweep(evidence: Evidence) -> Sweep:
-    return Sweep.from_dict(evidence.reading.get("sweep") or {})
+    return Sweep.from_dict(evidence.reading)
 
 
 def _expected(evidence: Evidence, spec: MigrationSpec | RevalidationSpec, binding: Binding) -> bandwidth.Expected:
@@ -237,4 +240,4 @@ def _step_time(
 
 
 def _steps(evidence: Evidence | None) -> Steps | None:
-    return None if evidence is None else Steps.from_dict(evidence.reading.get("steps") or {})
+    return None if evidence is None else Steps.from_dict(evidence.reading)

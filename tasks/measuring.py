@@ -1,0 +1,267 @@
+"""One validation under way: runs a probe within the budget, reads it, judges it, seals the evidence."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from infra.clock import Clock
+from infra.errors import PoolshiftError
+from infra.fabrics import Fabric, fabric_of
+from infra.kube.api import Kube
+from infra.model.cluster import Node
+from infra.model.evidence import Evidence
+from infra.model.measurement import Steps
+from infra.model.pools import Pool
+from infra.model.reading import Reading
+from infra.model.spec import MigrationSpec, RevalidationSpec
+from infra.model.verdict import Finding, Level, Outcome, Verdict
+from infra.probes import catalogue
+from infra.probes.catalogue import Probe
+from infra.probes.manifests import grant
+from infra.probes.readers.detect import read
+from tasks import probes
+from tasks.probes import ProbeRun
+from tasks.rules import bandwidth, compare, cost, hardware
+from tasks.rules.hardware import ClientIo
+from tasks.rules.probe_verdict import (
+    Answer,
+    Setting,
+    answer_devices,
+    answer_proof,
+    answer_steps,
+    answer_storage,
+    answer_sweep,
+    unmeasured,
+)
+from tasks.rules.probing import State
+
+Judge = Callable[[ProbeRun, Setting], Answer]
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What was asked, and what has been found so far. Used from one thread, but for `trial`."""
+
+    kube: Kube
+    pool: Pool
+    nodes: Sequence[Node]
+    fabric: Fabric | None
+    spec: MigrationSpec | RevalidationSpec
+    run: str
+    spec_hash: str
+    clock: Clock
+    say: Callable[[str], None]
+    attempt: str = ""
+    judged: bool = True  # false: measure only, as for a baseline
+    evidence: list[Evidence] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    raw: dict[str, bytes] = field(default_factory=dict)
+    spent: float = 0.0
+    last_reason: str = ""
+
+    @classmethod
+    def open(
+        cls,
+        kube: Kube,
+        pool: Pool,
+        nodes: Sequence[Node],
+        spec: MigrationSpec | RevalidationSpec,
+        run: str,
+        spec_hash: str,
+        clock: Clock,
+        say: Callable[[str], None],
+        *,
+        attempt: str = "",
+        judged: bool = True,
+    ) -> Session:
+        """Begin; says at once which of the pool's resources its nodes do not offer."""
+        session = cls(
+            kube=kube,
+            pool=pool,
+            nodes=nodes,
+            fabric=fabric_of(pool.machine_type),
+            spec=spec,
+            run=run,
+            spec_hash=spec_hash,
+            clock=clock,
+            say=say,
+            attempt=attempt,
+            judged=judged,
+        )
+        session.findings += session.shortages()
+        return session
+
+    @property
+    def gpus(self) -> int:
+        """GPUs a node that a probe gets."""
+        return grant(self.pool, self.nodes, self.fabric).gpus
+
+    def shortages(self) -> list[Finding]:
+        """Resources that the machine type has and the nodes do not offer."""
+        return [
+            Finding(
+                level=Level.BLOCK,
+                code="resource-short",
+                object=f"pool {self.pool.name}",
+                observed=f"{least} {name} allocatable on at least one node",
+                expected=f"{expected} on every node",
+                remedy="see the readiness findings: the device plugin does not serve these nodes",
+            )
+            for name, (expected, least) in grant(self.pool, self.nodes, self.fabric).short.items()
+            if self.nodes
+        ]
+
+    def estimate(self) -> cost.Estimate:
+        """GPU-minutes of everything that the spec asks for on these nodes."""
+        gpus = self.fabric.gpus if self.fabric else self.gpus
+        return cost.estimate(catalogue.all_probes(self.spec.validation), len(self.nodes), gpus)
+
+    def proof(self, probe: Probe, check: str) -> Verdict:
+        """A transport proof; its verdict is filed under `check`."""
+        (verdict,) = self._take(
+            probe, self.nodes, (check,), lambda run, at: answer_proof(reading_of(run), probe, at, check)
+        )
+        return verdict
+
+    def sweep(self, probe: Probe) -> tuple[Verdict, ...]:
+        """The bandwidth sweep."""
+        checks = (bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY)
+        floors = self.spec.gate.min_busbw_gb_s
+        return self._take(probe, self.nodes, checks, lambda run, at: answer_sweep(reading_of(run), probe, at, floors))
+
+    def devices(self, probe: Probe) -> tuple[Verdict, ...]:
+        """What each node's container sees."""
+        return self._take(probe, self.nodes, (hardware.DEVICES,), lambda run, at: answer_devices(reading_of(run), at))
+
+    def storage(self, probe: Probe, baseline: Sequence[ClientIo] | None) -> tuple[Verdict, ...]:
+        """Direct I/O of every node at once."""
+
+        def judge(run: ProbeRun, setting: Setting) -> Answer:
+            readings = {node: read(io.BytesIO(text)) for node, text in run.outputs.items()}
+            return answer_storage(readings, setting, baseline)
+
+        return self._take(probe, self.nodes, (hardware.STORAGE,), judge)
+
+    def train(
+        self, probe: Probe, nodes: Sequence[Node], judge: Callable[[Steps], tuple[Verdict, ...]]
+    ) -> tuple[Verdict, ...]:
+        """Training steps; `judge` knows the other side."""
+
+        def answer(run: ProbeRun, setting: Setting) -> Answer:
+            del setting
+            steps, versions = answer_steps(reading_of(run))
+            return Answer(record=steps.to_dict(), verdicts=judge(steps), versions=versions)
+
+        return self._take(probe, nodes, (compare.CHECK,), answer)
+
+    def trial(self, probe: Probe, nodes: Sequence[Node], attempt: str) -> tuple[Outcome, float]:
+        """One localisation test, from any thread: are these nodes well together? With the GPU-minutes it took."""
+        run = self._run(probe, nodes, attempt)
+        if not run.complete:
+            return Outcome.UNMEASURED, run.gpu_minutes
+        setting = self._setting(nodes)
+        reading = reading_of(run)
+        proof = answer_proof(reading, probe, setting, "transport-proof").verdicts[0]
+        floor = answer_sweep(reading, probe, setting, self.spec.gate.min_busbw_gb_s).verdicts[0]
+        return _both(proof.outcome, floor.outcome), run.gpu_minutes
+
+    def partly_on_fabric(self) -> bool:
+        """Some ranks were on the fabric and others not: worth finding out which nodes. Not so when none was."""
+        shown = [e.reading.get("transport") or {} for e in self.evidence]
+        return len(self.nodes) > 2 and any(t.get("mixed") or t.get("rdma") is True for t in shown)
+
+    def _take(self, probe: Probe, nodes: Sequence[Node], checks: tuple[str, ...], judge: Judge) -> tuple[Verdict, ...]:
+        over = cost.over_budget(
+            probe, len(nodes), self.gpus, spent=self.spent, budget=self.spec.validation.budget_gpu_minutes
+        )
+        if over:
+            return self._file(unmeasured(checks, over))
+        self.say(f"probe {probe.name}: {probe.proves}, on {len(nodes)} nodes")
+        run = self._run(probe, nodes, self.attempt)
+        self.spent += run.gpu_minutes
+        self.findings += run.findings
+        self.raw[run.digest] = run.output
+        if run.complete:
+            answer = judge(run, self._setting(nodes))
+            answer = answer if self.judged else replace(answer, verdicts=())
+        else:
+            self.last_reason = run.why()
+            answer = Answer(record={}, verdicts=unmeasured(checks, run.why()), versions={})
+        sealed = self._seal(run, answer)
+        self.evidence.append(sealed)
+        for verdict in answer.verdicts:
+            self.say(f"{verdict.check}: {verdict.outcome.value}: {verdict.reason}")
+        return self._file(tuple(replace(v, evidence=(sealed.id,)) for v in answer.verdicts))
+
+    def _run(self, probe: Probe, nodes: Sequence[Node], attempt: str) -> ProbeRun:
+        """A cluster that refuses or does not answer leaves the probe unmeasured, with its words."""
+        try:
+            return probes.run(
+                self.kube,
+                probe,
+                nodes,
+                pool=self.pool,
+                run=self.run,
+                say=self.say,
+                fabric=self.fabric,
+                attempt=attempt,
+            )
+        except PoolshiftError as error:
+            return ProbeRun(
+                probe=probe,
+                name=probe.name,
+                state=State.UNMEASURED,
+                object=error.object,
+                reason=error.observed,
+                remedy=error.remedy,
+                nodes=tuple(n.name for n in nodes),
+                node_uids=tuple(n.uid for n in nodes),
+                measured="",
+                gpu_minutes=0.0,
+            )
+
+    def _setting(self, nodes: Sequence[Node]) -> Setting:
+        gpus = self.fabric.gpus if self.fabric else self.gpus
+        return Setting(nodes=tuple(n.name for n in nodes), gpus=gpus, fabric=self.fabric)
+
+    def _seal(self, run: ProbeRun, answer: Answer) -> Evidence:
+        return Evidence(
+            probe=run.probe.name,
+            mode=run.probe.mode.value,
+            pool=self.pool.identity,
+            machine_type=self.pool.machine_type,
+            nodes=run.nodes,
+            node_uids=run.node_uids,
+            spec_hash=self.spec_hash,
+            measured=run.measured,
+            image=run.probe.image,
+            arguments=run.probe.args,
+            complete=run.complete,
+            reading=answer.record,
+            verdicts=answer.verdicts,
+            gpu_minutes=round(run.gpu_minutes, 3),
+            raw_digest=run.digest,
+            versions=answer.versions,
+            simulated=self.kube.sandbox is not None,
+        ).seal()
+
+    def _file(self, verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+        self.verdicts += verdicts
+        return verdicts
+
+
+def reading_of(run: ProbeRun) -> Reading:
+    """All pods' outputs, read as one."""
+    return read(io.BytesIO(run.output))
+
+
+def _both(proof: Outcome, floor: Outcome) -> Outcome:
+    """Fail beats unmeasured beats pass: a slow group fails even where its log is thin."""
+    seen = {proof, floor}
+    for outcome in (Outcome.FAIL, Outcome.UNMEASURED):
+        if outcome in seen:
+            return outcome
+    return Outcome.PASS

@@ -1,0 +1,202 @@
+"""From what a probe printed to a record for the evidence and verdicts for the gate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from infra.fabrics import Fabric
+from infra.model.measurement import Steps, Sweep, steps_of, sweep_of
+from infra.model.reading import NcclLog, PayloadEvents, Reading
+from infra.model.verdict import Finding, Outcome, Verdict
+from infra.probes.catalogue import Probe
+from tasks.rules import bandwidth, hardware
+from tasks.rules.hardware import ClientIo
+from tasks.rules.payload_verdict import ended
+from tasks.rules.transport_proof import Expected, prove
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Where a probe ran: node names, GPUs a node, and the machine type's figures, if there are any."""
+
+    nodes: tuple[str, ...]
+    gpus: int
+    fabric: Fabric | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The record (plain JSON) and the verdicts of one probe."""
+
+    record: Mapping[str, Any]
+    verdicts: tuple[Verdict, ...]
+    versions: Mapping[str, str]
+
+
+def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -> Answer:
+    """The transport of every rank of every communicator, and the sums right."""
+    payload = reading.payload or PayloadEvents()
+    sweep = _sweep(payload)
+    expected = Expected(
+        fabric=setting.fabric,
+        nodes=len(setting.nodes),
+        communicators=rounds_of(probe),
+        ended=ended(payload),
+    )
+    proof = prove(reading.nccl or NcclLog(), expected, payload)
+    verdict = replace(proof.verdict(), check=check)
+    wrong = sum(row.wrong or 0 for row in sweep.rows)
+    if wrong:
+        verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
+    elif verdict.outcome is Outcome.PASS and (sweep.hosts != len(setting.nodes) or not sweep.rows):
+        # the log and the program must tell of the same job
+        reason = f"the program says {sweep.hosts or 'no'} hosts, expected {len(setting.nodes)}"
+        verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
+    transport = proof.transport
+    record = {
+        **sweep.to_dict(),
+        "gpus_per_node": setting.gpus,
+        "transport": {
+            "name": transport.name,
+            "provider": transport.provider,
+            "network": transport.network,
+            "rdma": transport.rdma,
+            "gdr": transport.gdr,
+            "mixed": transport.mixed,
+            "evidence": transport.evidence,
+        },
+    }
+    return Answer(record=record, verdicts=(verdict,), versions=versions_of(reading))
+
+
+def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mapping[int, float]) -> Answer:
+    """Floors, shape and plausibility of a bandwidth sweep."""
+    sweep = _sweep(reading.payload or PayloadEvents())
+    expected = bandwidth.Expected(
+        nodes=len(setting.nodes), gpus=setting.gpus, sizes=sizes_of(probe), rounds=rounds_of(probe)
+    )
+    return Answer(
+        record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
+        verdicts=bandwidth.judge(sweep, expected, setting.fabric, floors),
+        versions=versions_of(reading),
+    )
+
+
+def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:
+    """The training steps, to be compared by the caller who knows the other side."""
+    payload = reading.payload or PayloadEvents()
+    starts = payload.starts.get("train-step", ())
+    start = starts[0] if len(starts) == 1 else {}
+    steps = steps_of(start, payload.steps_seen, payload.steps_seconds, complete=ended(payload))
+    return steps, versions_of(reading)
+
+
+def answer_devices(reading: Reading, setting: Setting) -> Answer:
+    """Every node's report. The record keeps the counts: full reports of a large pool would not fit in it."""
+    reports = {str(d.get("node")): d for d in (reading.payload or PayloadEvents()).devices}
+    verdict = hardware.judge_devices(reports, setting.nodes, setting.fabric)
+    record = {"devices": {node: _short(report) for node, report in sorted(reports.items())}}
+    return Answer(record=record, verdicts=(verdict,), versions={})
+
+
+def answer_storage(readings: Mapping[str, Reading], setting: Setting, baseline: Sequence[ClientIo] | None) -> Answer:
+    """Direct I/O of every node."""
+    clients = [client_of(node, reading) for node, reading in readings.items()]
+    verdict = hardware.judge_storage(clients, setting.nodes, setting.fabric, baseline)
+    record = {"clients": [_client_record(c) for c in clients]}
+    return Answer(record=record, verdicts=(verdict,), versions={})
+
+
+def client_of(node: str, reading: Reading) -> ClientIo:
+    """One node's fio output; a figure that it lacks stays None."""
+    figures = reading.tool.figures if reading.tool is not None and reading.tool.tool == "fio" else {}
+    whole = reading.tool is not None and reading.tool.complete is True
+    return ClientIo(
+        node=node,
+        write_bytes_s=_number(figures.get("write_bytes_s")),
+        read_bytes_s=_number(figures.get("read_bytes_s")),
+        errors=int(_number(figures.get("errors")) or 0),
+        complete=whole,
+    )
+
+
+def clients_of(record: Mapping[str, Any]) -> list[ClientIo]:
+    """Back from a record."""
+    return [
+        ClientIo(
+            node=str(raw.get("node", "")),
+            write_bytes_s=_number(raw.get("write_bytes_s")),
+            read_bytes_s=_number(raw.get("read_bytes_s")),
+            errors=int(_number(raw.get("errors")) or 0),
+            complete=raw.get("complete") is True,
+        )
+        for raw in record.get("clients") or ()
+        if isinstance(raw, Mapping)
+    ]
+
+
+def unmeasured(checks: Sequence[str], reason: str, findings: tuple[Finding, ...] = ()) -> tuple[Verdict, ...]:
+    """The same reason for each check."""
+    return tuple(Verdict(check=c, outcome=Outcome.UNMEASURED, reason=reason, findings=findings) for c in checks)
+
+
+def sizes_of(probe: Probe) -> tuple[int, ...]:
+    """The message sizes that the probe was told to sweep."""
+    return tuple(int(size) for size in _option(probe, "--sizes").split(",") if size)
+
+
+def rounds_of(probe: Probe) -> int:
+    """How many communicators it builds, one after another."""
+    return int(_option(probe, "--rounds") or 1)
+
+
+def versions_of(reading: Reading) -> dict[str, str]:
+    """What ran: so that a regression names what changed."""
+    log = reading.nccl
+    start = next((s[0] for s in (reading.payload.starts if reading.payload else {}).values() if s), {})
+    found = {
+        "nccl": (log.version if log else None) or start.get("nccl"),
+        "plugin": log.plugin_version if log else None,
+        "libfabric": log.libfabric_version if log else None,
+        "torch": start.get("torch"),
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _sweep(payload: PayloadEvents) -> Sweep:
+    starts = payload.starts.get("all-reduce", ())
+    return sweep_of(starts[0] if len(starts) == 1 else {}, payload.rows, complete=ended(payload))
+
+
+def _option(probe: Probe, name: str) -> str:
+    return probe.args[probe.args.index(name) + 1] if name in probe.args else ""
+
+
+def _short(report: Mapping[str, Any]) -> dict[str, Any]:
+    def part(name: str) -> Mapping[str, Any]:
+        value = report.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+    return {
+        "gpus": part("gpus").get("count"),
+        "driver": part("gpus").get("driver"),
+        "rdma_devices": len(part("verbs")),
+        "efa_domains": len(part("fi_info").get("domains") or ()),
+        "libfabric": part("fi_info").get("version"),
+    }
+
+
+def _client_record(client: ClientIo) -> dict[str, Any]:
+    return {
+        "node": client.node,
+        "write_bytes_s": client.write_bytes_s,
+        "read_bytes_s": client.read_bytes_s,
+        "errors": client.errors,
+        "complete": client.complete,
+    }
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

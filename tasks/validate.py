@@ -1,0 +1,255 @@
+"""Validate a pool by measurement, from cheap to dear, stopping at the first thing that decides.
+
+Transport proof on every rank (pinned, and unpinned in the workload's image), bandwidth sweep, devices, storage,
+training step against the source pool. What was not run is unmeasured, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from infra.clock import Clock
+from infra.kube import read as cluster
+from infra.kube.api import Kube
+from infra.model.cluster import Node
+from infra.model.evidence import Evidence
+from infra.model.measurement import Steps
+from infra.model.pools import Pool
+from infra.model.spec import MigrationSpec, RevalidationSpec
+from infra.model.verdict import Finding, Outcome, Verdict, worst
+from infra.probes import catalogue
+from infra.probes.catalogue import Mode, Probe
+from tasks.locate import locate
+from tasks.measuring import Session
+from tasks.rules import bandwidth, compare, gate
+from tasks.rules.idle import idle_nodes
+from tasks.rules.probe_verdict import clients_of, unmeasured
+from tasks.rules.wording import plural
+
+Spec = MigrationSpec | RevalidationSpec
+Say = Callable[[str], None]
+BASELINE_SIZES = (256 << 20, 1 << 30)  # on sockets 8 GiB takes minutes and tells nothing that 1 GiB does not
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """Verdicts, the evidence behind them, and what it cost. `raw` maps the digest in the evidence to the output."""
+
+    verdicts: tuple[Verdict, ...]
+    evidence: tuple[Evidence, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    gpu_minutes: float = 0.0
+    estimated_gpu_minutes: float = 0.0
+    nodes: tuple[str, ...] = ()
+    raw: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Fail, else unmeasured, else pass; nothing at all is unmeasured."""
+        return worst(v.outcome for v in self.verdicts)
+
+    @property
+    def summary(self) -> str:
+        """One line: what decided, and the cost."""
+        price = f"{self.gpu_minutes:.0f} GPU-minutes"
+        for outcome in (Outcome.FAIL, Outcome.UNMEASURED):
+            for verdict in self.verdicts:
+                if verdict.outcome is outcome:
+                    return f"{verdict.check}: {outcome.value}: {verdict.reason} ({price})"
+        if not self.verdicts:
+            return f"measured {plural(len(self.evidence), 'probe')} on {plural(len(self.nodes), 'node')} ({price})"
+        return f"{plural(len(self.verdicts), 'check')} pass on {plural(len(self.nodes), 'node')} ({price})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON for the run record; the raw output is not in it."""
+        return {
+            "outcome": self.outcome.value,
+            "verdicts": [v.to_dict() for v in self.verdicts],
+            "evidence": [e.to_dict() for e in self.evidence],
+            "findings": [f.to_dict() for f in self.findings],
+            "gpu_minutes": round(self.gpu_minutes, 2),
+            "estimated_gpu_minutes": round(self.estimated_gpu_minutes, 2),
+            "nodes": list(self.nodes),
+        }
+
+
+def validate(
+    kube: Kube,
+    pool: Pool,
+    spec: Spec,
+    run: str,
+    spec_hash: str,
+    clock: Clock,
+    say: Say,
+    *,
+    baseline: Sequence[Evidence] = (),
+    readiness: Sequence[Verdict] = (),
+    nodes: Sequence[Node] | None = None,
+) -> Validation:
+    """Prove the pool.
+
+    Args:
+        kube: the cluster.
+        pool: to be proven.
+        spec: what is asked for and the limits.
+        run: names the probes.
+        spec_hash: binds the evidence.
+        clock: the cluster's.
+        say: shows progress.
+        baseline: evidence of the source pool, for the step-time comparison and storage.
+        readiness: verdicts of the readiness step. Where one is no pass, only the cheap proof runs: it shows what a
+            job gets on such a pool.
+        nodes: default: all nodes of the pool.
+
+    """
+    taking_part = list(nodes) if nodes is not None else _nodes(kube, pool)
+    session = Session.open(kube, pool, taking_part, spec, run, spec_hash, clock, say)
+    say(f"validation: {session.estimate().wording()}")
+    if len(taking_part) < 2:
+        return _closed(session, f"{plural(len(taking_part), 'node')} in the pool: no network between nodes to measure")
+    stop = _prove(session)
+    not_ready = [v for v in readiness if v.outcome is not Outcome.PASS]
+    if not stop and not_ready:
+        stop = f"{not_ready[0].check} is {not_ready[0].outcome.value}: {not_ready[0].reason}"
+    if not stop:
+        stop = _bandwidth(session)
+    if not stop:
+        session.devices(catalogue.devices(spec.validation))
+        _storage(session, baseline)
+        _train_step(session, baseline)
+    return _closed(session, f"not run: {stop}")
+
+
+def measure(
+    kube: Kube, pool: Pool, spec: Spec, run: str, spec_hash: str, clock: Clock, say: Say, *, attempt: str = "base"
+) -> Validation:
+    """The baseline: the same programs on idle nodes of the source pool, as a job there gets its network.
+
+    Nothing is judged here but whether it could be measured. Fewer than two idle nodes: no evidence, and the
+    comparison at the gate is unmeasured.
+    """
+    nodes = _idle(kube, pool)
+    target = getattr(getattr(spec, "target", None), "nodes", None)
+    if isinstance(target, int):
+        nodes = nodes[:target]
+    session = Session.open(kube, pool, nodes, spec, run, spec_hash, clock, say, attempt=attempt, judged=False)
+    if len(nodes) < 2:
+        reason = f"{plural(len(nodes), 'idle node')} in pool {pool.name}: two are needed to measure the network"
+        say(f"baseline: {reason}")
+        return Validation(verdicts=unmeasured(("baseline",), reason))
+    unpinned = [
+        replace(catalogue.bandwidth(spec.validation), args=_baseline_sizes(spec)),
+        catalogue.storage(spec.validation),
+        catalogue.train_step(spec.validation),
+    ]
+    for probe in unpinned:
+        if probe is not None:
+            _measure_one(session, replace(probe, mode=Mode.WORKLOAD))
+    lost = [e.probe for e in session.evidence if not e.complete]
+    verdicts = unmeasured(("baseline",), f"{', '.join(lost)}: {session.last_reason}") if lost else ()
+    return replace(_closed(session, ""), verdicts=verdicts)
+
+
+def repeat_proof(kube: Kube, pool: Pool, spec: Spec, run: str, spec_hash: str, clock: Clock, say: Say) -> Validation:
+    """The transport proof once more, on idle nodes. No two idle nodes: nothing is claimed, so no verdict."""
+    nodes = _idle(kube, pool)
+    if len(nodes) < 2:
+        say(f"transport not proven again: {plural(len(nodes), 'idle node')} left in pool {pool.name}")
+        return Validation(verdicts=())
+    session = Session.open(kube, pool, nodes, spec, run, spec_hash, clock, say, attempt="soak")
+    session.proof(catalogue.transport_proof(spec.validation), gate.TRANSPORT)
+    return replace(_closed(session, ""), verdicts=tuple(session.verdicts))
+
+
+def _prove(session: Session) -> str:
+    """Pinned, then unpinned. Both are cheap and a failure of one is explained by the other, so both run."""
+    validation = session.spec.validation
+    pinned = session.proof(catalogue.transport_proof(validation), gate.TRANSPORT)
+    delivered = session.proof(catalogue.workload_path(validation), gate.WORKLOAD)
+    bad = [v for v in (delivered, pinned) if v.outcome is not Outcome.PASS]
+    if not bad:
+        return ""
+    if session.partly_on_fabric():
+        locate(session, catalogue.pair(validation))
+    return f"{bad[0].check} is {bad[0].outcome.value}"
+
+
+def _bandwidth(session: Session) -> str:
+    probe = catalogue.bandwidth(session.spec.validation)
+    verdicts = session.sweep(probe)
+    floor = next(v for v in verdicts if v.check == bandwidth.FLOOR)
+    if floor.outcome is Outcome.FAIL and len(session.nodes) > 2:
+        locate(session, catalogue.pair(session.spec.validation))
+    bad = [v for v in verdicts if v.outcome is not Outcome.PASS]
+    return f"{bad[0].check} is {bad[0].outcome.value}" if bad else ""
+
+
+def _storage(session: Session, baseline: Sequence[Evidence]) -> None:
+    probe = catalogue.storage(session.spec.validation)
+    if probe is not None:
+        before = [e for e in baseline if e.probe == probe.name and e.intact and e.complete]
+        session.storage(probe, clients_of(before[-1].reading) if before else None)
+
+
+def _train_step(session: Session, baseline: Sequence[Evidence]) -> None:
+    """On as many nodes as the source had, so that like is compared with like."""
+    probe = catalogue.train_step(session.spec.validation)
+    if probe is None:
+        return
+    before = [e for e in baseline if e.probe == probe.name and e.intact and e.complete]
+    source = Steps.from_dict(before[-1].reading) if before else None
+    count = source.hosts if source and source.hosts else len(session.nodes)
+    limit = session.spec.gate.max_step_ratio
+
+    def judge(steps: Steps) -> tuple[Verdict, ...]:
+        if limit is None:
+            return ()
+        return (compare.judge(source, steps, limit=limit, confidence=session.spec.gate.confidence),)
+
+    session.train(probe, session.nodes[:count], judge)
+
+
+def _measure_one(session: Session, probe: Probe) -> None:
+    """One probe of the baseline: measured, not judged."""
+    if probe.name == "bandwidth":
+        session.sweep(probe)
+    elif probe.name == "storage":
+        session.storage(probe, None)
+    else:
+        session.train(probe, session.nodes, lambda steps: ())
+
+
+def _baseline_sizes(spec: Spec) -> tuple[str, ...]:
+    shared = [s for s in spec.validation.sweep_sizes if s <= max(BASELINE_SIZES)] or list(BASELINE_SIZES)
+    return catalogue.bandwidth(spec.validation.model_copy(update={"sweep_sizes": tuple(shared)})).args
+
+
+def _closed(session: Session, reason: str) -> Validation:
+    """Every required check gets a verdict: what was not reached is unmeasured for this reason."""
+    answered = {v.check for v in session.verdicts}
+    missing = unmeasured([c for c in gate.required(session.spec) if c not in answered and c != gate.READINESS], reason)
+    order = {check: number for number, check in enumerate(gate.required(session.spec))}
+    verdicts = sorted((*session.verdicts, *missing), key=lambda v: order.get(v.check, len(order)))
+    return Validation(
+        verdicts=tuple(verdicts),
+        evidence=tuple(session.evidence),
+        findings=tuple(session.findings),
+        gpu_minutes=session.spent,
+        estimated_gpu_minutes=session.estimate().gpu_minutes,
+        nodes=tuple(n.name for n in session.nodes),
+        raw=dict(session.raw),
+    )
+
+
+def _nodes(kube: Kube, pool: Pool) -> list[Node]:
+    found = cluster.snapshot(kube, pool.node_selector, owners=False, storage=False).nodes if pool.node_selector else ()
+    return sorted(found, key=lambda n: n.name)
+
+
+def _idle(kube: Kube, pool: Pool) -> list[Node]:
+    if not pool.node_selector:
+        return []
+    snapshot = cluster.snapshot(kube, pool.node_selector, owners=False, storage=False)
+    return idle_nodes(snapshot, snapshot.nodes, {*pool.gpus, *pool.rdma} or {"nvidia.com/gpu"})
