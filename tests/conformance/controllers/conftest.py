@@ -66,6 +66,15 @@ class Server:
 class Answer:
     status: int
     body: Any
+    warning: str = ""
+
+
+def parsed(data: bytes) -> Any:
+    """JSON where it is JSON: unknown groups and some refusals are answered in plain text."""
+    try:
+        return json.loads(data) if data else None
+    except ValueError:
+        return data.decode()
 
 
 @dataclass
@@ -89,11 +98,11 @@ class Client:
             retries=False,
             timeout=30,
         )
-        return Answer(status=answer.status, body=json.loads(answer.data) if answer.data else None)
+        return Answer(status=answer.status, body=parsed(answer.data), warning=answer.headers.get("Warning", ""))
 
 
 class Kubelet(threading.Thread):
-    """Runs what is bound to its nodes: Pending pods become Running and Ready, deleted ones go at once.
+    """Runs what is bound to its nodes: Pending pods become Running and Ready, deleted ones end and go at once.
 
     Annotations of a pod say otherwise: `conformance/ready: "false"` runs it unready, `conformance/linger` keeps it
     terminating, `conformance/idle` leaves it Pending.
@@ -150,6 +159,9 @@ class Kubelet(threading.Thread):
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         if meta.get("deletionTimestamp"):
             if "conformance/linger" not in wishes:
+                if pod["status"].get("phase") == "Running":  # Jobs wait for a terminal phase before they replace
+                    ended = {"status": {"phase": "Failed"}}
+                    self.client.call("PATCH", f"{path}/status", ended, kind="strategic-merge-patch")
                 options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 self.client.call("DELETE", path, options)
         elif pod["status"].get("phase", "Pending") == "Pending" and "conformance/idle" not in wishes:
@@ -249,14 +261,14 @@ class Cluster:
     def scale(self, kind: str, name: str, replicas: int) -> None:
         self.patch(kind, name, {"spec": {"replicas": replicas}})
 
-    def until(self, kind: str, name: str, holds: Callable[[Object], object]) -> Object:
+    def until(self, kind: str, name: str, holds: Callable[[Object], object], patience: float = PATIENCE) -> Object:
         """The object, as soon as it exists and `holds` is true of it."""
 
         def look() -> Object | None:
             found = self.get(kind, name)
             return found if found is not None and holds(found) else None
 
-        return self.eventually(look, lambda: self.get(kind, name))
+        return self.eventually(look, lambda: self.get(kind, name), patience)
 
     def until_gone(self, kind: str, name: str) -> None:
         self.eventually(lambda: self.get(kind, name) is None, lambda: self.get(kind, name))
@@ -274,15 +286,17 @@ class Cluster:
             return []
         return self.eventually(look, lambda: [pod["status"] for pod in self.list("Pod", selector)])
 
-    def eventually(self, look: Callable[[], Any], last: Callable[[], object] = lambda: "") -> Any:
-        """What `look` returns once it is true; fails after PATIENCE with what `last` shows."""
-        deadline = time.monotonic() + PATIENCE
+    def eventually(
+        self, look: Callable[[], Any], last: Callable[[], object] = lambda: "", patience: float = PATIENCE
+    ) -> Any:
+        """What `look` returns once it is true; fails after `patience` seconds with what `last` shows."""
+        deadline = time.monotonic() + patience
         while True:
             found = look()
             if found:
                 return found
             if time.monotonic() > deadline:
-                pytest.fail(f"not reached in {PATIENCE:.0f} s; last seen: {json.dumps(last(), default=str)[:3000]}")
+                pytest.fail(f"not reached in {patience:.0f} s; last seen: {json.dumps(last(), default=str)[:3000]}")
             time.sleep(0.03)
 
     def budget(self, name: str, labels: Object | None = None, **spec: Any) -> None:
@@ -297,7 +311,9 @@ class Cluster:
             lambda b: b["status"].get("observedGeneration") == b["metadata"]["generation"],
         )["status"]
 
-    def counts(self, name: str, allowed: int, current: int, desired: int, expected: int) -> Object:
+    def counts(
+        self, name: str, allowed: int, current: int, desired: int, expected: int, patience: float = PATIENCE
+    ) -> Object:
         """Wait for exactly these four numbers; returns the status."""
         wanted = {
             "disruptionsAllowed": allowed,
@@ -309,6 +325,7 @@ class Cluster:
             "PodDisruptionBudget",
             name,
             lambda b: all(b["status"].get(key) == number for key, number in wanted.items()),
+            patience,
         )["status"]
 
     def node(self, suffix: str = "a", **more: Any) -> str:
@@ -463,8 +480,39 @@ def kubelet(server: Server) -> Iterator[Kubelet]:
 @pytest.fixture(scope="session")
 def client(server: Server) -> Iterator[Client]:
     made = Client(server)
+    made.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", GANGS)
     yield made
     made.pool.clear()
+
+
+@pytest.fixture
+def gangs(client: Client) -> str:
+    """The apiVersion of a custom kind Gang with status and scale. It is there from the start of the session."""
+    return "example.test/v1"
+
+
+GANGS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "gangs.example.test"},
+    "spec": {
+        "group": "example.test",
+        "scope": "Namespaced",
+        "names": {"plural": "gangs", "singular": "gang", "kind": "Gang", "listKind": "GangList"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                "subresources": {
+                    "status": {},
+                    "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+                },
+            }
+        ],
+    },
+}
 
 
 _numbers = itertools.count()

@@ -223,9 +223,16 @@ def test_deleting_a_job_deletes_its_pods_despite_the_finalizer(cluster):
     cluster.eventually(lambda: names(cluster) == [])
 
 
-def test_deleting_a_job_without_a_policy_orphans_nothing(cluster):
+def test_deleting_a_job_without_a_policy_orphans_its_pods_and_warns(cluster):
     cluster.node()
     cluster.job("train")
     name = cluster.until_pods(1)[0]["metadata"]["name"]
-    assert cluster.delete("Job", "train").status == 200
-    cluster.until_gone("Pod", name)
+    answer = cluster.delete("Job", "train")
+    assert answer.status == 200
+    assert answer.warning == (
+        '299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove '
+        'them or set propagationPolicy=Orphan to suppress this warning"'
+    )
+    cluster.until_gone("Job", "train")
+    pod = cluster.until("Pod", name, lambda p: not p["metadata"].get("ownerReferences"))
+    assert "deletionTimestamp" not in pod["metadata"]
