@@ -186,7 +186,7 @@ def test_generation_counts_changes_of_a_deployments_spec_only(ns):
 
     labelled = ns.api.ok("PATCH", f"{path}/d", {"metadata": {"labels": {"x": "y"}}}, content_type=merge)
     assert labelled["metadata"]["generation"] == 1
-    scaled = ns.api.ok("PATCH", f"{path}/d", {"spec": {"replicas": 0, "paused": True}}, content_type=merge)
+    scaled = ns.api.ok("PATCH", f"{path}/d", {"spec": {"minReadySeconds": 1}}, content_type=merge)
     assert scaled["metadata"]["generation"] == 2
 
 

@@ -45,7 +45,19 @@ OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
 class DecodeError(ValueError):
-    """A value of the wrong type; the message is the one of the real decoder."""
+    """A value of the wrong type; the message is the one of the real decoder.
+
+    Attributes:
+        path: of the value.
+        wanted: the JSON type that the schema has there.
+        found: the JSON type of the value.
+    """
+
+    def __init__(self, message: str, *, path: str = "", wanted: str = "", found: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.wanted = wanted
+        self.found = found
 
 
 @dataclass(slots=True, eq=False)
@@ -254,12 +266,12 @@ class _Reader:
             return self._struct(kind, value, path, owner)
         if form == "array":
             if not isinstance(value, list):
-                raise _mismatch(value, "[]" + _go_name(kind.items), path, owner)
+                raise _mismatch(value, "[]" + _go_name(kind.items), path, owner, kind.form)
             items = kind.items or Type(form="any")
             return [self.read(items, each, f"{path}[{index}]", owner) for index, each in enumerate(value)]
         if form == "map":
             if not isinstance(value, dict):
-                raise _mismatch(value, "map[string]" + _go_name(kind.items), path, owner)
+                raise _mismatch(value, "map[string]" + _go_name(kind.items), path, owner, kind.form)
             items = kind.items or Type(form="any")
             if items.form == "string" and all(type(each) is str for each in value.values()):
                 return value
@@ -268,7 +280,7 @@ class _Reader:
 
     def _struct(self, kind: Type, value: Any, path: str, owner: str) -> Object:
         if not isinstance(value, dict):
-            raise _mismatch(value, kind.go or f"v1.{kind.name}", path, owner)
+            raise _mismatch(value, kind.go or f"v1.{kind.name}", path, owner, kind.form)
         fields, required, result = kind.fields, kind.required, {}
         prefix = f"{path}." if path else ""
         for name, each in value.items():
@@ -304,7 +316,7 @@ class _Reader:
                 return value
             if form == "integer" and type(value) is float and value.is_integer():
                 return int(value)
-            raise _mismatch(value, kind.go or form, path, owner)
+            raise _mismatch(value, kind.go or form, path, owner, kind.form)
         return _quantity(value) if form == "quantity" else _time(value, form)
 
 
@@ -331,11 +343,13 @@ def _time(value: Any, form: str) -> str:
     raise DecodeError(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
 
 
-def _mismatch(value: Any, wanted: str, path: str, owner: str) -> DecodeError:
+def _mismatch(value: Any, wanted: str, path: str, owner: str, form: str) -> DecodeError:
     names = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
     found = names.get(type(value), "null")
     where = re.sub(r"\[\d+\]", "", path)
-    return DecodeError(f"json: cannot unmarshal {found} into Go struct field {owner}.{where} of type {wanted}")
+    message = f"json: cannot unmarshal {found} into Go struct field {owner}.{where} of type {wanted}"
+    wanted_form = "object" if form == "map" else form
+    return DecodeError(message, path=path, wanted=wanted_form, found={"bool": "boolean"}.get(found, found))
 
 
 def _go_name(kind: Type | None) -> str:

@@ -86,7 +86,12 @@ class Types:
 
     def _read(self, kind: Kind, obj: Object) -> tuple[Object, list[str]]:
         problems = Problems()
-        result: Object = read(self.of(kind), obj, problems, custom=kind.custom)
+        try:
+            result: Object = read(self.of(kind), obj, problems, custom=kind.custom)
+        except DecodeError as problem:
+            if kind.custom and problem.path:
+                raise _bad_custom(kind, obj, problem) from None
+            raise
         return result, problems.worded()
 
     @staticmethod
@@ -94,3 +99,11 @@ class Types:
         text = f'Invalid value: "{patch_text}": {why}'
         cause = errors.Cause(reason="FieldValueInvalid", message=text, field="patch")
         return errors.invalid("", "", "", [cause])
+
+
+def _bad_custom(kind: Kind, obj: Object, problem: DecodeError) -> errors.ApiError:
+    """Custom resources are checked against their schema, not decoded into a type: a wrong type is a 422."""
+    where = f"{problem.path} in body must be of type {problem.wanted}"
+    text = f'Invalid value: "{problem.found}": {where}: "{problem.found}"'
+    cause = errors.Cause(reason="FieldValueTypeInvalid", message=text, field=problem.path)
+    return errors.invalid(kind.group, kind.kind, obj.get("metadata", {}).get("name", ""), [cause])
