@@ -142,9 +142,10 @@ class Emptying:
 
     def _take(self, news: News) -> None:
         for budget in news.budgets:
-            current = self.view.budgets.get(budget.key)
-            self.queues.see(budget.key, current)
-            if current is not None and (current.healthy or 0) >= (current.desired or 0) > 0 == current.allowed:
+            present = budget.key in self.view.budgets
+            # Each event, not the last of several: the one that names a pod in disruptedPods may be overtaken.
+            self.queues.see(budget.key, budget if present else None)
+            if present and (budget.healthy or 0) >= (budget.desired or 0) > 0 == budget.allowed:
                 self._free_unready(budget.key)
         for pod in news.gone:
             self._left(pod.uid)

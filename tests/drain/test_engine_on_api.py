@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from infra.kube.api import Kube
+from tasks.drain import DrainOptions, drain_nodes, verify_empty
+from tasks.rules.outcome import End
+
+
+def on(build, *nodes):
+    return [p for p in build.pods() if p["spec"].get("nodeName") in nodes]
+
+
+def two_pools(build, kubelet, old=2, new=2):
+    for i in range(old):
+        build.node(f"old-{i}", "old")
+    for i in range(new):
+        build.node(f"new-{i}", "new", unschedulable=True)
+
+
+def open_pool(build, *names):
+    for name in names:
+        build.kube.request(
+            "PATCH",
+            f"/api/v1/nodes/{name}",
+            body={"spec": {"unschedulable": None}},
+            content_type="application/merge-patch+json",
+        )
+
+
+def test_drained_nodes_are_empty_and_cordoned_and_carry_no_mark(kube: Kube, kubelet, build):
+    two_pools(build, kubelet)
+    build.deployment("web", 6)
+    build.until_ready(6)
+    open_pool(build, "new-0", "new-1")
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
+
+    assert report.end is End.DRAINED, report.to_json()
+    assert report.exit_code == 0
+    assert verify_empty(kube, ["old-0", "old-1"]) == []
+    for name in ("old-0", "old-1"):
+        node = kube.request("GET", f"/api/v1/nodes/{name}")
+        assert node["spec"]["unschedulable"] is True
+        assert not [k for k in node["metadata"].get("annotations") or {} if k.startswith("poolshift.dev/")]
+        assert not [k for k in node["metadata"].get("labels") or {} if k.startswith("poolshift.dev/")]
+
+
+def test_a_budget_is_never_asked_for_more_than_it_has(kube: Kube, kubelet, build):
+    two_pools(build, kubelet)
+    for i in range(4):
+        build.deployment(f"web-{i}", 6, budget={"maxUnavailable": "34%"})
+    build.until_ready(24)
+    open_pool(build, "new-0", "new-1")
+    build.until(lambda: all(b["status"].get("disruptionsAllowed") for b in kube.list("/apis/policy/v1/poddisruptionbudgets")), "budgets counted")
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
+
+    assert report.end is End.DRAINED, report.to_json()
+    assert report.tally.refused == 0
+    assert report.tally.sent == 24
