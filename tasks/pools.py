@@ -24,6 +24,7 @@ POLL = timedelta(seconds=15)
 PROVISION_LIMIT = timedelta(minutes=40)  # as long as AWS' own waiter
 CAPACITY_PATIENCE = timedelta(minutes=10)  # a stockout that lasts this long while the pool is being made is an answer
 RETIRE_LIMIT = timedelta(minutes=90)  # GKE grants pods up to an hour of grace
+DELETE_TRIES = 3  # a pool that stands again after so many accepted deletions will not go
 SILENCE = timedelta(minutes=5)  # how long an unreachable cloud is asked again
 
 _ORDER = (
@@ -107,7 +108,7 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
 
     """
     started = clock.now()
-    asked = False
+    asked = 0
     said: PoolState | None = None
     while True:
         found = _ask(pools, pool, clock, say)
@@ -118,7 +119,8 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
         if found.state != said:
             say(progress(found))
             said = found.state
-        if found.state is PoolState.DELETE_FAILED and asked:
+        failed = found.state is PoolState.DELETE_FAILED and asked
+        if failed or (found.state is not PoolState.DELETING and asked == DELETE_TRIES):
             raise CloudError(
                 _what(found),
                 f"could not be deleted: {worded(found.issues) or 'no reason given'}",
@@ -127,7 +129,7 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
             )
         if found.state is not PoolState.DELETING:
             pools.delete(pool)
-            asked = True
+            asked += 1
         if clock.now() - started >= RETIRE_LIMIT:
             raise Unmeasured(
                 _what(found),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import CloudError, Conflict, Forbidden, NoCapacity, NotFound, PoolshiftError, Unreachable
@@ -44,6 +46,7 @@ _LATER = {
     "InternalError",
     "InternalFailure",
 }
+_MAKING = threading.Lock()  # boto3 clients may be shared by threads, sessions may not
 _IAM_PREFIX = {"service-quotas": "servicequotas"}
 
 
@@ -58,7 +61,6 @@ class Aws:
     def client(self, service: str) -> Any:
         """A boto3 client, made once. boto3 clients may be shared by threads."""
         if service not in self._clients:
-            import boto3
             from botocore.config import Config
 
             config = Config(
@@ -76,8 +78,8 @@ class Aws:
                 if self.endpoint
                 else {}
             )
-            make: Any = boto3.session.Session(region_name=self.region).client
-            self._clients[service] = make(service, config=config, **simulated)
+            with _MAKING:
+                self._clients[service] = _session(self.region)(service, config=config, **simulated)
         return self._clients[service]
 
     def call(self, verb: str, what: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +121,14 @@ class Aws:
                     break
             else:
                 return
+
+
+@cache
+def _session(region: str) -> Any:
+    """The client factory of one session: botocore's service models (megabytes of JSON) are then read once."""
+    import boto3
+
+    return boto3.session.Session(region_name=region).client
 
 
 def translate(error: ClientError, what: str, service: str, region: str) -> PoolshiftError:

@@ -93,18 +93,19 @@ def operation_code(message: str) -> str:
 def pool(
     node_pool: Mapping[str, Any], identity: str, zones: Iterable[str], operations: Iterable[Mapping[str, Any]] = ()
 ) -> Pool:
-    """A node pool. `zones` are the cluster's, used where the pool names none of its own."""
+    """A node pool. `zones` are the cluster's, used where it names none; `operations` are on it, newest first."""
     config = node_pool.get("config") or {}
     labels = config.get("resource_labels") or {}
     located = tuple(node_pool.get("locations") or zones)
     machine_type = str(config.get("machine_type", ""))
     gpus = sum(int(a.get("accelerator_count") or 0) for a in config.get("accelerators") or ())
     scaling = node_pool.get("autoscaling") or {}
+    operations = list(operations)
     return Pool(
         kind="gke",
         name=str(node_pool.get("name", "")),
         identity=identity,
-        state=pool_state(str(node_pool.get("status", ""))),
+        state=_state(str(node_pool.get("status", "")), operations),
         machine_type=machine_type,
         nodes=int(node_pool.get("initial_node_count") or 0) * max(1, len(located)),
         zones=located,
@@ -233,6 +234,14 @@ def quota(described: Mapping[str, Any], metric: str) -> Quota | None:
         if entry.get("metric") == metric:
             return Quota(name=metric, unit="GPU", limit=float(entry["limit"]), used=float(entry.get("usage", 0)))
     return None
+
+
+def _state(status: str, operations: list[Mapping[str, Any]]) -> PoolState:
+    """GKE has no status for a deletion that failed: the newest operation tells it."""
+    newest = operations[0] if operations else {}
+    if newest.get("operation_type") == "DELETE_NODE_POOL" and newest.get("error") and status != "STOPPING":
+        return PoolState.DELETE_FAILED
+    return pool_state(status)
 
 
 def _channel(described: Mapping[str, Any]) -> str:

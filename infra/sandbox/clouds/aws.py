@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -54,25 +56,28 @@ class SimulatedAws:
 
     def start(self) -> None:
         """Serve on a free port, with the scenario's cluster, network and source pool in place."""
-        from moto.server import ThreadedMotoServer
+        from moto.moto_server.werkzeug_app import MotoRequestHandler
+        from werkzeug.serving import make_server
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
-        _reset()
+        self._ec2.reset()
+        self._eks.reset()
         self._install()
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
-        self.endpoint = "http://{}:{}".format(*self._server.get_host_and_port())
         self._seed()
+        handler: Any = MotoRequestHandler
+        self._server = make_server("127.0.0.1", 0, _application(), threaded=True, request_handler=handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        serve = partial(self._server.serve_forever, poll_interval=0.05)
+        threading.Thread(target=serve, name="simulated-aws", daemon=True).start()
 
     def stop(self) -> None:
         """Close the port and give moto its own methods back."""
         if self._server is not None:
-            self._server.stop()
-            self._server._server.server_close()
+            self._server.shutdown()
+            self._server.server_close()
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        _reset()
 
     def _seed(self) -> None:
         """The network that the examples name, the cluster, and the source pool."""
@@ -427,9 +432,9 @@ def _named(module: str, function: str, name: str) -> Iterator[None]:
         setattr(its, function, before)
 
 
-def _reset() -> None:
-    from moto.core.base_backend import BackendDict
-    from moto.core.model_instances import reset_model_data
+@cache
+def _application() -> Any:
+    """The WSGI application of moto's server: it keeps no state of ours, and making it takes a while."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-    BackendDict.reset()
-    reset_model_data()
+    return DomainDispatcherApplication(create_backend_app)

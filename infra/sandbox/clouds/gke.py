@@ -277,8 +277,8 @@ class NodePools:
 
     def _join(self, pool: Any, machine: Machine) -> None:
         with self.lock:
-            current = self.pools.get(pool.name)
-            if current is not pool or pool.status.name == "STOPPING":
+            here = any(known is pool for known in self.pools.values())
+            if not here or pool.status.name == "STOPPING":
                 return
         self.nodes.join(machine)
         with self.lock:

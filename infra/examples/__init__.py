@@ -1,0 +1,1 @@
+"""Migration specs to start from. Every one is loaded by a test."""
