@@ -263,10 +263,13 @@ def blockers(
     as_json: AsJson = False,
 ) -> int:
     """What would stand in the way of a drain, offline."""
+    from pathlib import Path
+
     from flows import present
+    from infra.kube import dump
     from tasks import blockers as blocking
 
-    found = blocking.of_file(file, node)
+    found = blocking.blockers(dump.parse(sys.stdin.buffer.read(), "-") if file == "-" else Path(file), node)
     present.blockers(found, as_json=as_json)
     return int(found.exit_code)
 

@@ -66,7 +66,7 @@ def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
     if spec.approval.required:
         _ask(spec, run)
         step(Step.APPROVAL)
-    step(Step.MIGRATE)
+    _stop_unless_open(step(Step.MIGRATE), "nodes that are not empty are as they were, the old pool is kept")
     _stop_unless_open(step(Step.SOAK), "the old pool is empty, fenced and kept")
     _stop_unless_open(step(Step.RETIRE), "the old pool is kept")
     step(Step.REPORT)

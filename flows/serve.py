@@ -37,8 +37,12 @@ def _deployments(kubeconfig: str | None) -> list[Any]:
     from flows.revalidate import revalidate
     from flows.rollback import rollback
 
-    flows = {"migrate-node-pool": migrate, "plan-migration": plan}
-    flows |= {"revalidate-pools": revalidate, "rollback-migration": rollback}
+    flows: dict[str, Any] = {
+        "migrate-node-pool": migrate,
+        "plan-migration": plan,
+        "revalidate-pools": revalidate,
+        "rollback-migration": rollback,
+    }
     if kubeconfig:
         os.environ["KUBECONFIG"] = str(Path(kubeconfig).resolve())
     declared = yaml.safe_load((Path(__file__).parent.parent / "prefect.yaml").read_text())
@@ -54,7 +58,7 @@ def _deployments(kubeconfig: str | None) -> list[Any]:
             for s in entry.get("schedules") or ()
         ]
         made.append(
-            flows[entry["name"]].to_deployment(  # type: ignore[attr-defined]
+            flows[entry["name"]].to_deployment(
                 name=entry["name"],
                 description=entry.get("description"),
                 tags=entry.get("tags"),

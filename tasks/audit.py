@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,9 +15,10 @@ from infra.errors import Unmeasured
 from infra.kube import api, dump, plugins
 from infra.model.cluster import EMPTY
 from infra.model.pools import Pool, PoolState
+from infra.model.reading import Kind
 from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
-from tasks import readiness
+from tasks import judge, readiness
 from tasks.rules import audit as rules
 from tasks.rules.audit import Component
 
@@ -91,15 +93,14 @@ def of_file(path: str) -> Audit:
     data = _bytes(path)
     if data.lstrip()[:1] in (b"{", b"[") or b"apiVersion:" in data[:4096]:
         return of_objects(dump.parse(data, path))
-    from tasks import judge
-
-    reading = judge.plugin_log(data)
-    if reading is None:
+    found = judge.judge(io.BytesIO(data))
+    if found.kind is not Kind.K8S:
         raise Unmeasured(
             f"file {path}",
             "is neither a list of Kubernetes objects nor a device plugin's log",
             expected="kubectl get nodes,daemonsets,pods,events -A -o json",
         )
+    reading = {**found.fields}
     healthy = reading.get("healthy")
     outcome = Outcome.UNMEASURED if healthy is None else Outcome.PASS if healthy else Outcome.FAIL
     component = Component(

@@ -15,16 +15,19 @@ from infra.model.pools import Pool
 from infra.model.record import Step, StepState
 from infra.model.spec import Strategy
 from infra.model.verdict import Gate, Level, Outcome, Verdict, worst
-from tasks import approvals, drain, fence, planning, pools
+from infra.model.workload import Pod, Snapshot
+from tasks import approvals, drain, opening, planning, pools
 from tasks import readiness as ready
 from tasks import report as reporting
 from tasks import soak as soaking
 from tasks import validate as validation
 from tasks.identity import pool_words
 from tasks.rules import gate as gates
+from tasks.rules.outcome import End
 from tasks.rules.wording import and_more, plural
 from tasks.run import Done, Run
 
+_MOVING = "moving"
 _SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
 _CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
 
@@ -78,8 +81,7 @@ def provision(run: Run) -> Done:
 def readiness(run: Run) -> Done:
     """Step 4. Not ready is no end: the cheap proof that follows shows what a job would get on such a pool."""
     pool = _target(run)
-    csi = _CSI.get(pool.kind, "") if getattr(run.spec.target, "lustre", None) else ""
-    verdict = ready.settle(run.kube, pool, run.clock, run.say, csi)
+    verdict = ready.settle(run.kube, pool, run.clock, run.say, _csi_of(run, pool))
     for finding in verdict.findings:
         run.say(f"{finding.level.value} {finding.code}: {finding.wording()}")
     return _judged((verdict,), verdict.reason)
@@ -118,13 +120,17 @@ def judge(run: Run) -> Gate:
     return gates.judge(
         evidence=_evidence(run.data(Step.VALIDATE)),
         baseline=_evidence(run.data(Step.BASELINE)),
-        readiness=_verdicts(run.data(Step.READINESS)),
+        readiness=[ready.look(run.kube, pool, _csi_of(run, pool))],
         spec=run.spec,
         spec_hash=run.hash,
         pool=pool,
-        node_uids=frozenset(n.uid for n in planning.nodes_of(snapshot, pool)),
+        node_uids=[n.uid for n in planning.nodes_of(snapshot, pool)],
         now=run.clock.now(),
     )
+
+
+def _csi_of(run: Run, pool: Pool) -> str:
+    return _CSI.get(pool.kind, "") if getattr(run.spec.target, "lustre", None) else ""
 
 
 def approval(run: Run) -> Done:
@@ -141,19 +147,45 @@ def migrate(run: Run) -> Done:
     """Step 8. The target opens, the source is fenced, and the work moves in waves, gangs as one."""
     source, target = _source(run), _target(run)
     snapshot = read.snapshot(run.kube)
-    old, new = planning.nodes_of(snapshot, source), planning.nodes_of(snapshot, target)
+    old = [n.name for n in planning.nodes_of(snapshot, source)]
+    new = [n.name for n in planning.nodes_of(snapshot, target)]
+    moving = _moving(run, snapshot, old)
     run.target.release(run.spec.target)
-    fence.release(run.kube, [n.name for n in new])
-    found = drain.move(
-        run.kube,
-        run.spec,
-        [n.name for n in old],
-        [n.name for n in new],
-        run.name,
-        run.clock,
-        run.say,
+    opening.open_nodes(run.kube, new)
+    found = drain.move(run.kube, run.spec, old, new, run.name, run.clock, run.say)
+    outcome = {End.DRAINED: Outcome.PASS, End.FAILED: Outcome.FAIL, End.UNKNOWN: Outcome.UNMEASURED}[found.end]
+    moved = f"{plural(len(moving['pods']), 'pod')} of {plural(len(moving['workloads']), 'workload')}"
+    summary = (
+        f"{moved} moved off {plural(len(old), 'node')} in {plural(len(found.waves), 'wave')}, "
+        f"{found.tally.refused} evictions refused"
+        if found.ok
+        else f"stopped: {found.reason} ({plural(len(found.restored), 'node')} put back)"
     )
-    return Done(summary=found.summary, data=found.to_dict())
+    return Done(
+        summary=summary,
+        state=StepState.DONE if found.ok else StepState.HELD,
+        data={"outcome": outcome, "pods": len(moving["pods"]), "workloads": moving["workloads"], **found.to_dict()},
+    )
+
+
+def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, list[str]]:
+    """Which pods and workloads leave, noted before the first of them does: a restart sees only the rest of them."""
+    record = records.read(run.kube, run.name)
+    noted = record.notes.get(_MOVING) if record else None
+    if isinstance(noted, dict):
+        return noted
+    leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and _owner_kind(p) != "DaemonSet"]
+    roots = {snapshot.root(p.owner) for p in leaving} - {None}
+    found = {
+        "pods": sorted(p.key for p in leaving),
+        "workloads": sorted(f"{r.kind}/{r.namespace}/{r.name}" for r in roots if r is not None),
+    }
+    records.write_note(run.kube, run.name, _MOVING, found)
+    return found
+
+
+def _owner_kind(pod: Pod) -> str:
+    return pod.owner.kind if pod.owner else ""
 
 
 def soak(run: Run) -> Done:

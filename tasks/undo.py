@@ -8,7 +8,7 @@ from infra.errors import NotFound, Refused
 from infra.kube import read, records
 from infra.model.record import Step, StepState
 from infra.model.verdict import Level
-from tasks import drain, fence, planning, pools
+from tasks import drain, fence, gangs, planning, pools
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
@@ -33,7 +33,7 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
             remedy="what is gone cannot be put back; a migration the other way is a new spec",
         )
     done: list[str] = []
-    resumed = drain.resume_suspended(run.kube, run.name)
+    resumed = gangs.restore(run.kube, run.name)
     if resumed:
         done.append(f"resumed {and_more(list(resumed), 5)}")
     restored = fence.unfence(run.kube, run.name)
@@ -75,11 +75,12 @@ def _remove_target(run: Run) -> list[str]:
     nodes = planning.nodes_of(snapshot, pool)
     blocks = [f for f in drain.verify_empty(run.kube, {n.name: n.uid for n in nodes}) if f.level is Level.BLOCK]
     if blocks:
+        labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
         raise Refused(
             what,
             f"is not empty: {and_more([f.wording() for f in blocks], 3)}",
             expected="no pod on it",
-            remedy=f"move them: poolshift drain --selector {','.join(f'{k}={v}' for k, v in pool.node_selector.items())}",
+            remedy=f"move them: poolshift drain --selector {labels}",
         )
     pools.retire(run.target, run.spec.target, run.clock, run.say)
     return [f"{what} deleted"]

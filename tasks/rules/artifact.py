@@ -31,7 +31,7 @@ def describe(run: str, record: StepRecord) -> Artifact:
     )
     if record.step is Step.MIGRATE:
         rows = tuple(
-            {key: str(w.get(key, "")) for key in ("number", "nodes", "pods", "outcome")}
+            {"wave": w.get("number"), "nodes": ", ".join(sorted(w.get("nodes") or {})), "pods moved": w.get("moved")}
             for w in record.data.get("waves") or ()
         )
     return Artifact(title=f"{run}: {record.step.value}", markdown="\n".join(lines), rows=rows)

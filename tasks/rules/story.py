@@ -140,7 +140,7 @@ def _done(records: Records, step: Step) -> StepRecord | None:
 
 def _held(records: Records) -> StepRecord | None:
     """The gate-like step that stopped the run."""
-    for step in (Step.RETIRE, Step.SOAK, Step.GATE):
+    for step in (Step.RETIRE, Step.SOAK, Step.MIGRATE, Step.GATE):
         record = records.get(step)
         if record is not None and record.state is StepState.HELD:
             return record
@@ -250,19 +250,19 @@ def _tables(records: Records) -> Iterable[Table]:
             rows=tuple(
                 (
                     str(w.get("number", "")),
-                    and_more([str(n) for n in w.get("nodes") or ()], 4),
-                    str(w.get("evicted", w.get("pods", ""))),
-                    str(w.get("outcome", "")),
+                    and_more(sorted(w.get("nodes") or {}), 4),
+                    str(w.get("moved", "")),
+                    ", ".join(sorted(set((w.get("nodes") or {}).values()))),
                 )
                 for w in waves
             ),
         )
-    forced = migrated.data.get("forced") if migrated else None
+    forced = (migrated.data.get("evictions") or {}).get("forced") if migrated else None
     if forced:
         yield Table(
             title="Forced, as the spec allows",
-            columns=("pod", "why"),
-            rows=tuple((str(f.get("pod", "")), str(f.get("why", f.get("code", "")))) for f in forced),
+            columns=("pod",),
+            rows=tuple((str(pod),) for pod in forced),
         )
     kept = [e for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s)]
     if kept:
