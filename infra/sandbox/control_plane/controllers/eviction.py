@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any
 
-from infra.clock import parse_time
 from infra.sandbox.control_plane.controllers.cluster import NODE, POD, Cluster
 from infra.sandbox.control_plane.controllers.objects import Object, condition, is_deleting, key_of, with_condition
 from infra.sandbox.control_plane.controllers.selectors import tolerates
@@ -36,6 +36,8 @@ class Evictions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._taints = cluster.work.queue("taint eviction", self._judge_pod)
+        self._since: dict[Key, tuple[str, datetime]] = {}
+        """UID, and when the pod first had to be patient."""
         self._orphans = cluster.work.queue("pod gc", self._collect)
         cluster.on(POD, self._pod_changed)
         cluster.on(NODE, self._node_changed)
@@ -43,6 +45,7 @@ class Evictions:
     def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
         key = key_of(pod)
         if event == "DELETED":
+            self._since.pop(key, None)
             return
         node_name = pod["spec"].get("nodeName")
         if not node_name:
@@ -68,7 +71,7 @@ class Evictions:
             return
         if old is not None and (old.get("spec") or {}).get("taints") == (node.get("spec") or {}).get("taints"):
             return
-        if _executing(node):
+        if _executing(node) or (old is not None and _executing(old)):
             for pod in self._cluster.view.pods_on(name):
                 self._taints.add(pod.key)
         if _is_out_of_service(node):
@@ -83,16 +86,16 @@ class Evictions:
         if pod is None or node is None or pod.deleting:
             return
         taints = _executing(node)
-        if not taints:
-            return
-        stay = patience(taints, pod.obj["spec"].get("tolerations") or [])
+        stay = patience(taints, pod.obj["spec"].get("tolerations") or []) if taints else math.inf
         if stay == math.inf:
+            self._since.pop(key, None)
             return
-        left = stay
-        if stay > 0:
-            since = [parse_time(each["timeAdded"]) for each in taints if each.get("timeAdded")]
-            elapsed = (self._cluster.now() - max(since)).total_seconds() if since else 0.0
-            left = stay - elapsed
+        now = self._cluster.now()
+        uid, since = self._since.setdefault(key, (pod.uid, now))
+        if uid != pod.uid:
+            self._since[key] = (pod.uid, now)
+            since = now
+        left = stay - (now - since).total_seconds()
         if left > 0:
             self._taints.add_after(key, left)
             return
