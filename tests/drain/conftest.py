@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
 
-from infra.clock import Clock, ScaledClock, SystemClock
+from infra.clock import Clock, ScaledClock, SystemClock, rfc3339
 from infra.kube.api import MERGE_PATCH, Kube
 from infra.kube.watch import Changed, Synced, Watch
 from infra.sandbox.control_plane import run_in_thread
@@ -151,6 +156,55 @@ def kubelet(url: str) -> Iterator[Kubelet]:
     yield found
     found.stop()
     close(found.kube)
+
+
+@pytest.fixture
+def checkpointing(url: str) -> Callable[[str, Clock], AbstractContextManager[None]]:
+    """A job that answers each request for a checkpoint with the time of one just made."""
+
+    @contextmanager
+    def answering(name: str, clock: Clock) -> Iterator[None]:
+        kube, stop = make_kube(url), threading.Event()
+        path = f"/apis/batch/v1/namespaces/default/jobs/{name}"
+
+        def answer() -> None:
+            while not stop.wait(0.05):
+                notes = kube.request("GET", path)["metadata"].get("annotations") or {}
+                asked = notes.get("poolshift.dev/checkpoint-requested")
+                if asked and notes.get("poolshift.dev/checkpointed-at", "") < asked:
+                    body = {"metadata": {"annotations": {"poolshift.dev/checkpointed-at": rfc3339(clock.now())}}}
+                    kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        stop.set()
+        thread.join()
+        close(kube)
+
+    return answering
+
+
+@pytest.fixture
+def killed_when(url: str, fast_clock: ScaledClock) -> Callable[[str], None]:
+    """Run a move in a process of its own and kill -9 it when it prints a line with this text."""
+
+    def run(text: str) -> None:
+        script = Path(__file__).with_name("child_move.py")
+        root = Path(__file__).parents[2]
+        arguments = [sys.executable, str(script), url, fast_clock.origin.isoformat(), str(fast_clock.started)]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        with subprocess.Popen(arguments, cwd=root, env=environment, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            seen = []
+            for line in child.stdout:
+                seen.append(line)
+                if text in line:
+                    child.kill()
+                    return
+            pytest.fail(f"the move never said {text!r}: {seen}")
+
+    return run
 
 
 class Build:
