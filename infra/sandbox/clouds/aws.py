@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ class SimulatedAws:
         from werkzeug.serving import make_server
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
+        os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # a second at each start, and nothing here asks for images
         self._ec2.reset()
         self._eks.reset()
         self._install()
@@ -119,12 +121,19 @@ class SimulatedAws:
 
     def _seed_cluster(self) -> None:
         place = self.config.place
-        cluster = self._eks.create_cluster(
+        from moto.eks.models import Cluster
+
+        # Not through moto's create_cluster: it reads all of AWS' partitions to check the role's ARN, for half a second.
+        cluster = Cluster(
             name=place.cluster,
             role_arn=f"arn:aws:iam::{names.ACCOUNT}:role/train-cluster",
             version="1.34",
             resources_vpc_config={"subnetIds": [names.SUBNET, names.OTHER_SUBNET]},
+            account_id=names.ACCOUNT,
+            region_name=place.region,
+            aws_partition="aws",
         )
+        self._eks.clusters[place.cluster] = cluster
         cluster.resources_vpc_config |= {"vpcId": names.VPC, "clusterSecurityGroupId": names.CLUSTER_GROUP}
         interfaces = [
             {
