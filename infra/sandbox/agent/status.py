@@ -106,6 +106,7 @@ def pod_status(
         condition("Initialized", done_inits, now, **({} if done_inits else {"reason": "ContainersNotInitialized"})),
         condition("Ready", running, now, **lacking),
         condition("ContainersReady", running, now, **lacking),
+        condition("PodScheduled", True, now),
     ]
     status: Object = {
         "phase": phase,
