@@ -33,6 +33,7 @@ from tasks.rules.probe_verdict import (
     answer_steps,
     answer_storage,
     answer_sweep,
+    no_pass,
     unmeasured,
 )
 from tasks.rules.probing import State
@@ -179,17 +180,20 @@ class Session:
         )
         if over:
             return self._file(unmeasured(checks, over))
-        self.say(f"probe {probe.name}: {probe.proves}, on {len(nodes)} nodes")
+        purpose = probe.proves if self.judged else "measured, to be compared with"
+        self.say(f"probe {probe.name} on {len(nodes)} nodes: {purpose}")
         run = self._run(probe, nodes, self.attempt)
         self.spent += run.gpu_minutes
         self.findings += run.findings
         self.raw[run.digest] = run.output
-        if run.complete:
+        if run.complete or run.state is State.FAILED:
             answer = judge(run, self._setting(nodes))
-            answer = answer if self.judged else replace(answer, verdicts=())
         else:
-            self.last_reason = run.why()
             answer = Answer(record={}, verdicts=unmeasured(checks, run.why()), versions={})
+        if not run.complete:
+            self.last_reason = run.why()
+            answer = replace(answer, verdicts=tuple(no_pass(v, run.why()) for v in answer.verdicts))
+        answer = answer if self.judged else replace(answer, verdicts=())
         sealed = self._seal(run, answer)
         self.evidence.append(sealed)
         for verdict in answer.verdicts:

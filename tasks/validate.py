@@ -54,8 +54,10 @@ class Validation:
     def summary(self) -> str:
         """One line: what decided, and the cost."""
         price = f"{self.gpu_minutes:.0f} GPU-minutes"
+        # the pinned proof fails closed and says little; what a job gets says what happened
+        by_interest = sorted(self.verdicts, key=lambda v: v.check != gate.WORKLOAD)
         for outcome in (Outcome.FAIL, Outcome.UNMEASURED):
-            for verdict in self.verdicts:
+            for verdict in by_interest:
                 if verdict.outcome is outcome:
                     return f"{verdict.check}: {outcome.value}: {verdict.reason} ({price})"
         if not self.verdicts:

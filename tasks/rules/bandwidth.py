@@ -266,13 +266,11 @@ def _figures(by_size: Mapping[int, float], *, at_least: bool = False) -> str:
 
 
 def _floor_reason(worst: Mapping[int, float], low: Mapping[int, Limit], limits: Mapping[int, Limit]) -> str:
+    sources = "; ".join(sorted({limit.source for limit in (low or limits).values()}))
     if low:
-        return "; ".join(
-            f"{worst[s]:.1f} GB/s at {size(s)} is below {limit.floor_gb_s:.1f} GB/s ({limit.source})"
-            for s, limit in low.items()
-        )
-    sources = sorted({limit.source for limit in limits.values()})
-    return f"every judged size reaches its floor; limits: {'; '.join(sources)}"
+        shown = [f"{worst[s]:.1f} < {limit.floor_gb_s:.1f} GB/s at {size(s)}" for s, limit in low.items()]
+        return f"below the floor: {', '.join(shown)} (limits: {sources})"
+    return f"every judged size reaches its floor (limits: {sources})"
 
 
 def _floor_findings(worst: Mapping[int, float], limits: Mapping[int, Limit]) -> tuple[Finding, ...]:

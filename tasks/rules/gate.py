@@ -100,11 +100,9 @@ def judge(
 
 
 def refusal(evidence: Evidence, binding: Binding, *, partial: bool = False) -> str:
-    """Why this evidence does not count, or "". `partial`: it may come from some of the nodes."""
+    """Why this evidence is not about this pool now, or "". `partial`: it may come from some of the nodes."""
     if not evidence.intact:
         return "was altered after it was sealed"
-    if not evidence.complete:
-        return "is not complete: the probe did not come to its end, or its output was cut"
     if evidence.pool != binding.pool:
         return f"is of pool {evidence.pool or 'unknown'}"
     if evidence.machine_type != binding.machine_type:
@@ -148,19 +146,27 @@ def _answer(
 ) -> Verdict:
     """One check: every piece of its probe's evidence that counts must pass, and none may be altered."""
     of_probe = [e for e in evidence if e.probe == PROBE_OF[check]]
-    refused = {e.id or "?": why for e in of_probe if (why := refusal(e, binding, partial=check in _ON_A_PART))}
-    accepted = [e for e in of_probe if not refusal(e, binding, partial=check in _ON_A_PART)]
-    if not accepted or any(not e.intact for e in of_probe):
-        why = and_more(sorted({f"evidence {e_id[:8]} {text}" for e_id, text in refused.items()}), 3)
-        stored = [v for e in of_probe if (v := e.verdict(check)) is not None and v.outcome is not Outcome.PASS]
-        reason = why or f"probe {PROBE_OF[check]} was not run"
-        if stored:
-            reason += f"; it said: {stored[0].reason}"
+    refused = {e.id: why for e in of_probe if (why := refusal(e, binding, partial=check in _ON_A_PART))}
+    bound = [e for e in of_probe if e.id not in refused]
+    verdicts = [
+        (_judge_one(check, e, baseline, spec, binding) if e.complete else _of_incomplete(check, e)) for e in bound
+    ]
+    if any(not e.intact for e in of_probe) or not verdicts:
+        reasons = sorted({f"evidence {e_id[:8] or '?'} {why}" for e_id, why in refused.items()})
+        reason = and_more(reasons, 3) or f"probe {PROBE_OF[check]} was not run"
         return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason)
-    verdicts = [_judge_one(check, e, baseline, spec, binding) for e in accepted]
     outcome = worst(v.outcome for v in verdicts)
     decisive = next(v for v in verdicts if v.outcome is outcome)
-    return replace(decisive, evidence=tuple(e.id for e in accepted))
+    return replace(decisive, evidence=tuple(e.id for e in bound))
+
+
+def _of_incomplete(check: str, evidence: Evidence) -> Verdict:
+    """A probe that broke off may have shown a defect; it has never shown that there is none."""
+    stored = evidence.verdict(check)
+    if stored is not None and stored.outcome is Outcome.FAIL:
+        return stored
+    said = f": {stored.reason}" if stored is not None and stored.reason else ""
+    return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=f"the probe did not come to its end{said}")
 
 
 def _judge_one(

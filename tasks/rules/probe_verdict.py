@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.fabrics import Fabric
 from infra.model.measurement import Steps, Sweep, steps_of, sweep_of
-from infra.model.reading import NcclLog, PayloadEvents, Reading
+from infra.model.reading import Family, NcclLog, PayloadEvents, Reading, family_of
 from infra.model.verdict import Finding, Outcome, Verdict
 from infra.probes.catalogue import Probe
 from tasks.rules import bandwidth, hardware
@@ -47,6 +47,8 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
     )
     proof = prove(reading.nccl or NcclLog(), expected, payload)
     verdict = replace(proof.verdict(), check=check)
+    if verdict.outcome is Outcome.FAIL and (ranks := _on_sockets(reading.nccl)):
+        verdict = replace(verdict, reason=f"{ranks}; {verdict.reason}")
     wrong = sum(row.wrong or 0 for row in sweep.rows)
     if wrong:
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
@@ -142,6 +144,14 @@ def unmeasured(checks: Sequence[str], reason: str, findings: tuple[Finding, ...]
     return tuple(Verdict(check=c, outcome=Outcome.UNMEASURED, reason=reason, findings=findings) for c in checks)
 
 
+def no_pass(verdict: Verdict, reason: str) -> Verdict:
+    """What a run that broke off may say: a defect, or nothing. `reason` is why it broke off."""
+    if verdict.outcome is Outcome.FAIL:
+        return verdict
+    text = f"{reason}; {verdict.reason}" if verdict.reason else reason
+    return replace(verdict, outcome=Outcome.UNMEASURED, reason=text)
+
+
 def sizes_of(probe: Probe) -> tuple[int, ...]:
     """The message sizes that the probe was told to sweep."""
     return tuple(int(size) for size in _option(probe, "--sizes").split(",") if size)
@@ -163,6 +173,14 @@ def versions_of(reading: Reading) -> dict[str, str]:
         "torch": start.get("torch"),
     }
     return {name: str(value) for name, value in found.items() if value}
+
+
+def _on_sockets(log: NcclLog | None) -> str:
+    """How many of the ranks that named their network are on TCP; "" when none is."""
+    named = [rank.networks for rank in (log.ranks if log else ()) if rank.networks]
+    on = sum(1 for networks in named if any(family_of(name) is Family.SOCKET for name in networks))
+    hosts = len(log.hosts) if log else 0
+    return f"NCCL is on TCP sockets on {on} of {len(named)} ranks ({hosts} hosts)" if on else ""
 
 
 def _sweep(payload: PayloadEvents) -> Sweep:
