@@ -443,30 +443,10 @@ def is_ready(pod: Object) -> bool:
     return condition(pod, "Ready").get("status") == "True"
 
 
-def real_wanted(config: pytest.Config) -> bool:
-    """Whether the real control plane is asked for: by `make test-real`, or by `-m real`."""
-    return os.environ.get("POOLSHIFT_REAL_API") == "1" or config.option.markexpr == "real"
-
-
-@pytest.fixture(
-    scope="session", params=["embedded", pytest.param("real", marks=pytest.mark.real)], ids=["embedded", "real"]
-)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    if request.param == "real":
-        if not real_wanted(request.config):
-            pytest.skip("`make test-real` runs these against a real control plane")
-        from infra.sandbox import real
-
-        with real.start(os.environ.get("POOLSHIFT_REAL_VERSION")) as plane:
-            yield Server(flavour="real", url=plane.url, token=plane.token, ca=plane.ca)
-    else:
-        from infra.sandbox import control_plane
-
-        url, stop = control_plane.run_in_thread(SystemClock())
-        try:
-            yield Server(flavour="embedded", url=url)
-        finally:
-            stop()
+@pytest.fixture(scope="session")
+def server(api: Any) -> Server:
+    """The one that the API's half of the suite talks to."""
+    return Server(flavour=api.flavour, url=api.url, token=api.token, ca=api.ca)
 
 
 @pytest.fixture(scope="session")
