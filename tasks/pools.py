@@ -7,6 +7,7 @@ Both directions are idempotent: what an earlier process began is found and conti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,9 +48,12 @@ _REMEDIES = {
 }
 
 
-def look(pools: Pools, spec: MigrationSpec, run: str) -> Survey:
-    """Read what the preflight judges."""
-    return pools.survey(spec.source, spec.target, run)
+def look(pools: Pools, spec: MigrationSpec, run: str, source: Pools | None = None) -> Survey:
+    """Read what the preflight judges. `source`: the source pool's own adapter, needed where the kinds differ."""
+    seen = pools.survey(spec.source, spec.target, run)
+    if seen.source_read or source is None:
+        return seen
+    return replace(seen, source=source.find(spec.source), source_read=True)
 
 
 def preflight(pools: Pools, spec: MigrationSpec, run: str, now: datetime) -> list[Finding]:

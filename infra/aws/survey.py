@@ -23,19 +23,21 @@ _STANDARD = "L-1216C47A"
 def survey(pools: EksPools, source: Any, target: Any, run: str) -> Survey:
     """Read everything. Raises only for an unknown cluster, missing credentials or an unreachable cloud."""
     cluster = pools.describe_cluster()
-    before = pools.find(source)
+    ours = source.kind == "eks"
+    before = pools.find(source) if ours else None
     if not isinstance(target, EksTarget):
-        return Survey(kind="eks", cluster=cluster, source=before)
+        return Survey(kind="eks", cluster=cluster, source=before, source_read=ours)
     unread: dict[Part, str] = {}
     reader = _Reader(pools, target, unread)
     machine, known = reader.machine()
     reservation, reserved = reader.reservation()
     groups = [cluster.security_group, *target.security_groups]
-    role, shared = reader.role_shared_with(source.name)
+    role, shared = reader.role_shared_with(source.name) if ours else ("", ())
     return Survey(
         kind="eks",
         cluster=cluster,
         source=before,
+        source_read=ours,
         existing=pools.find(target),
         machine=machine,
         machine_known=known,

@@ -29,9 +29,10 @@ _METRICS = {
 def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
     """Read everything. Raises only for an unknown cluster, missing credentials or an unreachable cloud."""
     cluster = pools.describe_cluster()
-    before = pools.find(source)
+    ours = source.kind == "gke"
+    before = pools.find(source) if ours else None
     if not isinstance(target, GkeTarget):
-        return Survey(kind="gke", cluster=cluster, source=before)
+        return Survey(kind="gke", cluster=cluster, source=before, source_read=ours)
     unread: dict[Part, str] = {}
     reader = _Reader(pools, target, unread)
     machine = read.machine(target.machine_type)
@@ -41,6 +42,7 @@ def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
         kind="gke",
         cluster=replace(cluster, busy_with=reader.busy()),
         source=before,
+        source_read=ours,
         existing=pools.find(target),
         machine=machine,
         machine_known=machine is not None,

@@ -38,7 +38,9 @@ class ExternalPools:
 
     def survey(self, source: Any, target: Any, run: str) -> Survey:
         """What is there. There is no cloud to ask, so nothing more can be known before the nodes stand."""
-        return Survey(kind="external", source=self._here(source), existing=self._here(target))
+        ours = source.kind == "external"
+        before = self.find(source) if ours else None
+        return Survey(kind="external", source=before, source_read=ours, existing=self.find(target))
 
     def render(self, target: Any, run: str) -> list[Request]:
         """Nothing: the owner makes the nodes."""
@@ -80,9 +82,6 @@ class ExternalPools:
             if karpenter
             else "scale the owner of these nodes to 0, or set retire.enabled: false",
         )
-
-    def _here(self, pool: Any) -> Pool | None:
-        return self.find(pool) if getattr(pool, "kind", "external") == "external" else None
 
 
 def selector_of(pool: Any) -> dict[str, str]:

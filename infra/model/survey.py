@@ -168,6 +168,7 @@ class Survey:
     kind: str
     cluster: ClusterFacts | None = None
     source: Pool | None = None
+    source_read: bool = True  # False: the source belongs to another cloud than the one that was asked
     existing: Pool | None = None  # a pool that already has the target's name
     machine: Machine | None = None
     machine_known: bool | None = None
