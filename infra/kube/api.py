@@ -2,7 +2,7 @@
 
 Lists are parsed with orjson and never deserialised into typed objects: for 20,000 pods that is 1.6 s instead of
 14 s. The client's own retries are off, because an eviction's 429 is an answer and not an accident; what may be
-retried (reads that were cut, 429 of the server's own priority and fairness, 502-504) is retried here with bounds.
+retried (reads that were cut, 429 of the server's own priority and fairness, 500, 502-504) is retried here with bounds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Kube:
             params: query parameters; None values are left out.
             content_type: of the body.
             timeout: wall-clock seconds for the whole answer.
-            retry: try again on no answer, 429 without a budget's cause, 502, 503, 504; default: reads only.
+            retry: try again on no answer, 429 without a budget's cause, 500, 502, 503, 504; default: reads only.
 
         Raises:
             NotFound, Forbidden, Conflict: 404, 403, 409.
@@ -269,7 +269,7 @@ def _passing(error: PoolshiftError) -> bool:
         return True
     if any(cause.get("reason") == "DisruptionBudget" for cause in status.causes):
         return False
-    return status.code in (408, 429, 502, 503, 504)
+    return status.code in (408, 429, 500, 502, 503, 504)
 
 
 def _object(data: bytes, method: str, path: str) -> dict[str, Any]:
