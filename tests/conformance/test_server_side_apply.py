@@ -64,7 +64,8 @@ def test_a_field_with_two_owners_stays_when_one_leaves(ns):
     _, made = ns.api.apply(ns.path("configmaps", "a"), config("a"), "me")
 
     assert made["data"] == {"x": "1"}
-    assert managers(made) == {("you", "Apply"): {"f:data": {"f:x": {}}}}
+    assert managers(made)["you", "Apply"] == {"f:data": {"f:x": {}}}
+    assert managers(made)["me", "Apply"] == {"f:data": {}}
 
 
 def test_a_conflict_is_409_with_its_cause(ns):

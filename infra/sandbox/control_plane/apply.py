@@ -178,17 +178,27 @@ def merged(kind: Type, live: Any, config: Any) -> Any:
 
 
 def _merged_list(kind: Type, live: list[Any], config: list[Any]) -> list[Any]:
-    """The applied order, with elements of others kept where they stand."""
+    """Shared elements in the applied order; those of others stay where they stand between them."""
     items = kind.items or ANY
     present, wanted = fieldsets.by_key(kind, live), fieldsets.by_key(kind, config)
-    keys, result, at = list(present), [], 0
-    for key, value in wanted.items():
-        if key in present and keys.index(key) >= at:
-            end = keys.index(key)
-            result += [present[each] for each in keys[at:end] if each not in wanted]
-            at = end + 1
-        result.append(merged(items, present.get(key), value))
-    return result + [present[each] for each in keys[at:] if each not in wanted]
+    left, right = list(present), list(wanted)
+    shared = [key for key in right if key in present]
+    result: list[Any] = []
+    done: set[str] = set()
+    while left or right:
+        if left and left[0] in done:
+            left.pop(0)
+        elif left and left[0] not in wanted:
+            result.append(present[left.pop(0)])
+        elif left and right and left[0] != right[0] and shared and left[0] != shared[0]:
+            left.pop(0)  # shared, but another one comes first
+        else:
+            key = right.pop(0)
+            done.add(key)
+            result.append(merged(items, present.get(key), wanted[key]))
+            if shared and shared[0] == key:
+                shared.pop(0)
+    return result
 
 
 def _pruned(kind: Type, obj: Object, last: Node, new: Node, others: list[Manager]) -> Object:

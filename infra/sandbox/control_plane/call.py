@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,10 @@ class Call:
         return "as=Table" in self.accept
 
     @property
+    def wants_metadata(self) -> bool:
+        return "as=PartialObjectMetadata" in self.accept
+
+    @property
     def media_type(self) -> str:
         return self.content_type.partition(";")[0].strip().lower()
 
@@ -111,6 +116,24 @@ class Call:
             return yaml.safe_load(self.body)
         except yaml.YAMLError as problem:
             raise errors.bad_request(f"error decoding YAML: {problem}") from None
+
+    def duplicates(self) -> list[str]:
+        """Fields that the JSON body holds twice, as a strict reader words them. YAML and clean bodies have none."""
+        found: list[str] = []
+
+        def pairs(items: list[tuple[str, Any]]) -> Object:
+            seen: Object = {}
+            for key, value in items:
+                if key in seen:
+                    found.append(key)
+                seen[key] = value
+            return seen
+
+        try:
+            json.loads(self.body, object_pairs_hook=pairs)
+        except ValueError:
+            return []
+        return [f'duplicate field "{key}"' for key in dict.fromkeys(found)]
 
     def object(self) -> Object:
         """The body as one object of the API. 400 if it is something else."""

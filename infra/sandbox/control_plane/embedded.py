@@ -11,7 +11,7 @@ from aiohttp import web
 
 from infra.clock import Clock, SystemClock
 from infra.sandbox.control_plane import foundation
-from infra.sandbox.control_plane.server import Server
+from infra.sandbox.control_plane.server import Server, roomy_request
 from infra.sandbox.control_plane.store import Store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ControlPlane:
             from infra.sandbox.control_plane import controllers
 
             self._controllers = controllers.start(self.store)
-        server = web.Server(self._server.handle, access_log=None)
+        server = web.Server(self._server.handle, request_factory=roomy_request, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, HOST, port, backlog=512)

@@ -80,7 +80,7 @@ def strategic(target: Any, patch: Object, kind: Type | None) -> Object:
             result[key] = _merge_list(result.get(key) or [], value, field)
         else:
             result[key] = value
-    _reorder(result, patch, kind)
+    _reorder(result, target if isinstance(target, dict) else {}, patch, kind)
     return result
 
 
@@ -105,11 +105,13 @@ def _plain(value: Any) -> Any:
 
 
 def _merge_list(present: list[Any], patch: list[Any], field: Type) -> list[Any]:
-    if not field.merge_key:
-        return [*present, *(each for each in patch if each not in present)]
-    key, result = field.merge_key, list(present)
+    key = field.merge_key
+    if not key:
+        merged = [*present, *(each for each in patch if each not in present)]
+        return _ordered(merged, patch, present, key)
     if any(isinstance(each, dict) and each.get("$patch") == "replace" for each in patch):
         return [_plain(each) for each in patch if each.get("$patch") != "replace"]
+    result = list(present)
     for element in patch:
         if not isinstance(element, dict) or key not in element:
             raise errors.bad_request(f"map: {go_map(element)} does not contain declared merge key: {key}")
@@ -120,23 +122,39 @@ def _merge_list(present: list[Any], patch: list[Any], field: Type) -> list[Any]:
             result.append(strategic({}, element, field.items))
         else:
             result[at] = strategic(result[at], element, field.items)
-    return result
+    return _ordered(result, patch, present, key)
 
 
-def _reorder(result: Object, patch: Object, kind: Type | None) -> None:
-    """`$setElementOrder/x` lists the wanted order; elements that it does not name keep their place."""
+def _reorder(result: Object, before: Object, patch: Object, kind: Type | None) -> None:
+    """`$setElementOrder/x` lists the wanted order of x."""
     for directive, wanted in patch.items():
         if not directive.startswith("$setElementOrder/"):
             continue
         name = directive.partition("/")[2]
         elements, field = result.get(name), _field(kind, name)
-        if not isinstance(elements, list):
-            continue
-        key = field.merge_key if field is not None else ""
-        order = [each.get(key) if key and isinstance(each, dict) else each for each in wanted]
-        named = {_identity(each, key): each for each in elements if _identity(each, key) in order}
-        sorted_named = iter([named[each] for each in order if each in named])
-        result[name] = [next(sorted_named) if _identity(each, key) in named else each for each in elements]
+        if isinstance(elements, list):
+            key = field.merge_key if field is not None else ""
+            result[name] = _ordered(elements, wanted, before.get(name) or [], key)
+
+
+def _ordered(merged: list[Any], wanted: list[Any], live: list[Any], key: str) -> list[Any]:
+    """Elements of the patch in its order, the others put in where the live list had them, as the real server does."""
+    order = list(dict.fromkeys(_identity(each, key) for each in wanted))
+    served = {_identity(each, key): place for place, each in enumerate(live)}
+    named = {_identity(each, key): each for each in merged}
+    patched = [each for each in order if each in named]
+    others = [each for each in named if each not in order]
+    result: list[Any] = []
+    while others or patched:
+        if not patched or (others and _stands_before(served, others[0], patched[0])):
+            result.append(named[others.pop(0)])
+        else:
+            result.append(named[patched.pop(0)])
+    return result
+
+
+def _stands_before(served: dict[Any, int], left: Any, right: Any) -> bool:
+    return left in served and right in served and served[left] < served[right]
 
 
 def _identity(element: Any, key: str) -> Any:

@@ -14,6 +14,9 @@ from infra.sandbox.control_plane.types import Types
 
 Object = dict[str, Any]
 
+TYPE_META = ("kind", "apiVersion")
+"""What the items of a list of built-in objects leave out, since the list says it."""
+
 
 class Reads:
     """The reading half of the API, and deletes."""
@@ -36,6 +39,11 @@ class Reads:
         metadata = _list_metadata(found)
         if call.wants_table:
             return self._printer(call).table(items, metadata, call.query.get("includeObject", "Metadata"))
+        if call.wants_metadata:
+            kind = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+            return {**kind, "items": [table.partial(obj) for obj in items]}
+        if not call.kind.custom:
+            items = [{key: value for key, value in obj.items() if key not in TYPE_META} for obj in items]
         return {
             "kind": f"{call.kind.kind}List",
             "apiVersion": call.kind.api_version,
@@ -100,14 +108,14 @@ class Reads:
         if call.wants_table:
             version = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
             return self._printer(call).table([obj], version, call.query.get("includeObject", "Metadata"))
-        return obj
+        return table.partial(obj) if call.wants_metadata else obj
 
     def _printer(self, call: Call) -> table.Printer:
         return table.Printer(call.kind, self._store.clock.now(), self._types.columns(call.kind))
 
-    def table_event(self, call: Call) -> Any:
-        """How a watch shows objects to a client that wants tables; None for plain objects."""
-        if not call.wants_table:
+    def event(self, call: Call) -> Any:
+        """How a watch shows its objects; None for as they are stored."""
+        if not call.wants_table and not call.wants_metadata:
             return (lambda obj: views.shown(call.kind, obj)) if views.is_view(call.kind) or call.kind.custom else None
         return lambda obj: self.render(call, views.shown(call.kind, obj))
 

@@ -246,17 +246,18 @@ LIMIT_KEYWORDS = frozenset(
 # Reading
 
 
-def read(kind: Type, value: Any, problems: Problems, *, custom: bool = False) -> Any:
-    """`value` as the server would hold it. DecodeError on a wrong type."""
-    return _Reader(problems, custom).read(kind, value, "", "")
+def read(kind: Type, value: Any, problems: Problems, *, custom: bool = False, keep_empty: bool = False) -> Any:
+    """`value` as the server would hold it; `keep_empty` keeps empty lists and maps. DecodeError on a wrong type."""
+    return _Reader(problems, custom, keep_empty or custom).read(kind, value, "", "")
 
 
 class _Reader:
     """One pass over one object; custom resources keep their empty values and get their defaults."""
 
-    def __init__(self, problems: Problems, custom: bool) -> None:
+    def __init__(self, problems: Problems, custom: bool, keep_empty: bool) -> None:
         self._problems = problems
         self._custom = custom
+        self._keep_empty = keep_empty
 
     def read(self, kind: Type, value: Any, path: str, owner: str) -> Any:
         form = kind.form
@@ -296,7 +297,7 @@ class _Reader:
                     result[name] = None
                 continue
             read = self.read(field_type, each, prefix + name, kind.name or owner)
-            if not self._custom and not read and name not in required and field_type.form in ("array", "map"):
+            if not read and not self._keep_empty and name not in required and field_type.form in ("array", "map"):
                 continue
             result[name] = read
         if kind.nulls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from email.utils import format_datetime
 from typing import Any
@@ -31,6 +32,12 @@ REVIEWS = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 ACCEPTED = ("application/json", "application/*", "*/*", "application/yaml")
 
 log = logging.getLogger(__name__)
+
+
+def roomy_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """A request whose body may be as large as the real server allows."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT)
 
 
 class Server:
@@ -126,11 +133,11 @@ class Server:
 
     @staticmethod
     async def _body(request: web.BaseRequest) -> bytes:
-        body = await request.read()
-        if len(body) > BODY_LIMIT:
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge:
             text = f"Request entity too large: limit is {BODY_LIMIT}"
-            raise ApiError(413, "RequestEntityTooLarge", text)
-        return body
+            raise ApiError(413, "RequestEntityTooLarge", text) from None
 
     # Answering
 
@@ -228,7 +235,7 @@ class Server:
         bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
         initial = query.get("sendInitialEvents") in ("true", "1")
         namespace = call.namespace if call.kind.namespaced else None
-        watcher = Watcher(call.kind, namespace, self._reads.matcher(call), self._reads.table_event(call))
+        watcher = Watcher(call.kind, namespace, self._reads.matcher(call), self._reads.event(call))
         response = web.StreamResponse(headers={"Content-Type": JSON, "Date": self._date()})
         response.enable_chunked_encoding()
         try:

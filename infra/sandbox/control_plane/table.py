@@ -65,10 +65,12 @@ def _definition(name: str, kind: str, priority: int) -> Object:
 def _carried(obj: Object, include: str) -> Object | None:
     if include == "None":
         return None
-    if include == "Object":
-        return obj
-    metadata = {key: value for key, value in obj["metadata"].items()}
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+    return obj if include == "Object" else partial(obj)
+
+
+def partial(obj: Object) -> Object:
+    """An object without its content."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
 def _at(obj: Any, path: str) -> Any:

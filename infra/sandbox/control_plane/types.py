@@ -49,8 +49,10 @@ class Types:
             result, problems = self._read(kind, obj)
         except DecodeError as problem:
             raise errors.bad_request(f"{prefix}: {problem}") from None
-        if problems and call.validation == "Strict":
-            raise errors.bad_request(f"{prefix}: strict decoding error: {', '.join(problems)}")
+        if call.validation == "Strict":
+            problems = [*call.duplicates(), *problems]
+            if problems:
+                raise errors.bad_request(f"{prefix}: strict decoding error: {', '.join(problems)}")
         if call.validation == "Warn":
             call.warnings += problems
         return result
@@ -74,7 +76,7 @@ class Types:
         version = f"{kind.group + '/' if kind.group else ''}{kind.version}"
         prefix = f"failed to create typed patch object ({where}; {version}, Kind={kind.kind})"
         try:
-            result, problems = self._read(kind, obj)
+            result, problems = self._read(kind, obj, keep_empty=True)
         except DecodeError as problem:
             raise errors.internal(f"{prefix}: {problem}") from None
         if problems:
@@ -84,10 +86,14 @@ class Types:
             raise errors.internal(f"{prefix}: {text}")
         return result
 
-    def _read(self, kind: Kind, obj: Object) -> tuple[Object, list[str]]:
+    def normal(self, kind: Kind, obj: Object) -> Object:
+        """An object put together from valid parts, in the form that is stored."""
+        return self._read(kind, obj)[0]
+
+    def _read(self, kind: Kind, obj: Object, *, keep_empty: bool = False) -> tuple[Object, list[str]]:
         problems = Problems()
         try:
-            result: Object = read(self.of(kind), obj, problems, custom=kind.custom)
+            result: Object = read(self.of(kind), obj, problems, custom=kind.custom, keep_empty=keep_empty)
         except DecodeError as problem:
             if kind.custom and problem.path:
                 raise _bad_custom(kind, obj, problem) from None

@@ -92,9 +92,11 @@ class Writes:
             return self._apply(call)
         accepted = [JSON_PATCH, MERGE, *([] if call.kind.custom else [STRATEGIC]), APPLY]
         if call.media_type not in accepted:
+            if call.media_type != STRATEGIC:
+                raise errors.unsupported_media_type("415: Unsupported Media Type")
+            listed = ", ".join(accepted)
             raise errors.unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: "
-                + ", ".join(accepted)
+                f"the body of the request was in an unknown format - accepted media types include: {listed}"
             )
         if call.query.get("force"):
             text = "Forbidden: may not be specified for non-apply patch"
@@ -217,7 +219,7 @@ class Writes:
         version = config["metadata"].get("resourceVersion")
         if version and version != live["metadata"]["resourceVersion"]:
             raise errors.stale(call.kind.group, call.kind.plural, call.name)
-        obj = copied(apply.apply(kind_type, live, _own_part(call, config), application))
+        obj = self._types.normal(call.kind, apply.apply(kind_type, live, _own_part(call, config), application))
         part = call.sub if call.sub == "status" else ""
         kind, store = call.kind, self._store
 
@@ -234,7 +236,7 @@ class Writes:
             uid = config["metadata"]["uid"]
             why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             raise errors.conflict(call.kind.group, call.kind.plural, call.name, why)
-        obj = copied(apply.apply(kind_type, {}, _own_part(call, config), application))
+        obj = self._types.normal(call.kind, apply.apply(kind_type, {}, _own_part(call, config), application))
 
         def finish(new: Object, old: Object | None) -> Object:
             validation.check(call.kind, kind_type, new, old, "")
