@@ -122,13 +122,23 @@ def allowed_by(drain: Drain) -> Allowed:
     return Allowed(bare_pods=force.bare_pods, empty_dir=force.empty_dir, do_not_disrupt=force.do_not_disrupt)
 
 
-def judge_with(context: Context, held: Mapping[str, Sentence] | None = None) -> Callable[[Pod], Sentence]:
-    """The engine's question for a pod as it is now. Budgets are the engine's own business: they hold nothing here."""
+def judge_with(
+    context: Context, held: Mapping[str, Sentence] | None = None, *, past_budgets: bool = False
+) -> Callable[[Pod], Sentence]:
+    """The engine's question for a pod as it is now.
+
+    A budget that is closed for now is the engine's own business. One that never opens holds its pods at once, unless
+    the spec opens a way past budgets (`past_budgets`).
+    """
 
     def sentence(pod: Pod) -> Sentence:
         if held and pod.uid in held:
             return held[pod.uid]
-        decisions = tuple(d for d in decide(pod, context) if d.act is not Act.WAIT and d.code != "pdb-never")
+        decisions = tuple(
+            d
+            for d in decide(pod, context)
+            if d.act is not Act.WAIT and not (past_budgets and d.code in ("pdb-never", "pdb-unhealthy-pods"))
+        )
         act = strictest(decisions)
         if act is Act.SKIP:
             return Sentence(fate=Fate.STAY)
@@ -258,7 +268,7 @@ class _Move:
         evicted = self.evictor.tally.gone
         left = self.evictor.empty(
             uids,
-            judge_with(context, held),
+            judge_with(context, held, past_budgets=self.drain.force.delete_after is not None),
             self.limits(),
             last=drains_last,
             on_progress=lambda p: self.say(f"{title}: {p.wording()}"),

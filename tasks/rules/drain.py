@@ -211,15 +211,7 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
     if cost is False:
         return None
     detail = {"budgets": names, "needed": found.desired, "healthy": found.healthy, "expected": found.expected}
-    if found.never:
-        return Decision(
-            act=Act.BLOCK,
-            code="pdb-never",
-            reason=f"budget {names[0]}: {found.never}",
-            remedy="add a replica, or let its owner relax the budget",
-            detail=detail,
-        )
-    if found.allowed is None:
+    if not found.never and found.allowed is None:
         return Decision(
             act=Act.WAIT,
             code="pdb-unknown",
@@ -227,15 +219,23 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
             remedy=f"kubectl get pdb -n {found.budget.namespace} {found.budget.name} -o yaml",
             detail=detail,
         )
-    if found.allowed > 0:
+    if not found.never and found.allowed:
         return None
-    if found.healthy < found.expected and found.unhealthy:
+    if not pod.ready or (not found.never and found.unhealthy and found.healthy < found.expected):
         return Decision(
-            act=Act.WAIT,
+            act=Act.BLOCK if found.never else Act.WAIT,
             code="pdb-unhealthy-pods",
             reason=f"{found.wording}; not ready: {_few(found.unhealthy)} (policy {found.budget.unhealthy_policy})",
             remedy="mend those pods, or set unhealthyPodEvictionPolicy: AlwaysAllow",
             detail={**detail, "unhealthy": list(found.unhealthy)},
+        )
+    if found.never:
+        return Decision(
+            act=Act.BLOCK,
+            code="pdb-never",
+            reason=f"budget {names[0]}: {found.never}",
+            remedy="add a replica, or let its owner relax the budget",
+            detail=detail,
         )
     return Decision(
         act=Act.WAIT,

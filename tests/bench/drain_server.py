@@ -78,7 +78,10 @@ def fill(store: Store, nodes: int, pods: int, budgets: int) -> None:
     for i in range(owners):
         labels = {"app": f"app-{i}"}
         container = {"name": "c", "image": "registry.example/i:1", "resources": {"requests": {"cpu": "1"}}}
-        template = {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]}}
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+        }
         spec = {"replicas": pods // owners, "selector": {"matchLabels": labels}, "template": template}
         store.create(DEPLOYMENT, {"metadata": {"name": f"app-{i}", "namespace": "default"}, "spec": spec})
         if i < budgets:

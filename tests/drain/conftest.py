@@ -144,6 +144,20 @@ def kube(url: str) -> Iterator[Kube]:
     close(found)
 
 
+@pytest.fixture
+def kube_at() -> Iterator[Callable[[str], Kube]]:
+    """Clients of other addresses (a proxy), closed at the end."""
+    made: list[Kube] = []
+
+    def make(url: str) -> Kube:
+        made.append(make_kube(url))
+        return made[-1]
+
+    yield make
+    for kube in made:
+        close(kube)
+
+
 def close(kube: Kube) -> None:
     """Idle connections too, so that the server sees them end."""
     kube.client.rest_client.pool_manager.clear()
@@ -233,7 +247,13 @@ class Build:
             "PATCH", f"/api/v1/nodes/{name}", body={"spec": {"taints": None}}, content_type=MERGE_PATCH
         )
 
-    def deployment(self, name: str, replicas: int, *, namespace: str = "default", budget: Raw | None = None, **pod: Any) -> None:
+    def uncordon(self, name: str) -> None:
+        body = {"spec": {"unschedulable": None}}
+        self.kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+
+    def deployment(
+        self, name: str, replicas: int, *, namespace: str = "default", budget: Raw | None = None, **pod: Any
+    ) -> None:
         labels = {"app": name}
         template = {"metadata": {"labels": labels}, "spec": pod_spec(**pod)}
         self.kube.request(

@@ -50,7 +50,10 @@ def test_a_budget_is_never_asked_for_more_than_it_has(kube: Kube, kubelet, build
         build.deployment(f"web-{i}", 6, budget={"maxUnavailable": "34%"})
     build.until_ready(24)
     open_pool(build, "new-0", "new-1")
-    build.until(lambda: all(b["status"].get("disruptionsAllowed") for b in kube.list("/apis/policy/v1/poddisruptionbudgets")), "budgets counted")
+    build.until(
+        lambda: all(b["status"].get("disruptionsAllowed") for b in kube.list("/apis/policy/v1/poddisruptionbudgets")),
+        "budgets counted",
+    )
 
     report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
 

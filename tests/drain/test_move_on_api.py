@@ -82,7 +82,11 @@ def test_a_gang_without_a_checkpoint_is_neither_stopped_nor_evicted(kube, pools,
     assert report.waves[0].gangs[0].code == "no-checkpoint"
     assert report.tally.sent == 0
     assert homes(pools) == set(OLD)
-    assert not any(n["spec"].get("unschedulable") or PRIOR in str(n) for n in nodes(pools).values() if "old" in str(n["metadata"]["labels"]))
+    assert not any(
+        n["spec"].get("unschedulable") or PRIOR in str(n)
+        for n in nodes(pools).values()
+        if "old" in str(n["metadata"]["labels"])
+    )
 
 
 def test_a_gang_that_finds_no_room_stays_whole(kube, pools, fast_clock):
@@ -146,9 +150,7 @@ def test_a_move_that_was_killed_goes_on_where_it_stood(kube, pools, fast_clock, 
 
 
 @pytest.mark.parametrize("at", ["asking for a checkpoint", "stopping", "starting again"])
-def test_a_gang_whose_move_was_killed_runs_whole_on_the_target(
-    kube, pools, fast_clock, checkpointing, killed_when, at
-):
+def test_a_gang_whose_move_was_killed_runs_whole_on_the_target(kube, pools, fast_clock, checkpointing, killed_when, at):
     pools.job("llm", 3, gpus=8)
     pools.until_ready(3)
     open_new(pools)

@@ -1,0 +1,261 @@
+"""What stops a drain, judged on plain objects as a kubectl dump holds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.errors import BadSpec, NotFound
+from tasks.blockers import blockers
+
+CASES = sorted((Path(__file__).parent / "cases").iterdir())
+
+
+def meta(name, **more):
+    return {"name": name, "namespace": "default", "uid": f"uid-{name}", **more}
+
+
+def owned(kind="ReplicaSet", name="rs", uid=None):
+    return [{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid or f"uid-{name}", "controller": True}]
+
+
+def node(name="n1", **more):
+    condition = {"type": "Ready", "status": more.pop("ready", "True"), "lastHeartbeatTime": "2026-01-01T12:00:00Z"}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "uid": name},
+        "spec": more,
+        "status": {"conditions": [condition]},
+    }
+
+
+def pod(name="p1", *, owners=..., ready=True, phase="Running", labels=None, annotations=None, spec=None, **more):
+    return {
+        "kind": "Pod",
+        "metadata": meta(
+            name,
+            labels={"app": "a"} if labels is None else labels,
+            annotations=annotations or {},
+            ownerReferences=owned() if owners is ... else owners,
+            **more,
+        ),
+        "spec": {"nodeName": "n1", "containers": [{"name": "c"}], **(spec or {})},
+        "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
+    }
+
+
+def pdb(name="b1", *, status=..., app="a", **spec):
+    counts = {
+        "observedGeneration": 1,
+        "disruptionsAllowed": 0,
+        "currentHealthy": 2,
+        "desiredHealthy": 2,
+        "expectedPods": 3,
+    }
+    found = {
+        "kind": "PodDisruptionBudget",
+        "metadata": meta(name, generation=1),
+        "spec": {"selector": {"matchLabels": {"app": app}}, **(spec or {"minAvailable": 2})},
+    }
+    if status is not None:
+        found["status"] = counts if status is ... else {**counts, **status}
+    return found
+
+
+def why(*objects, **more):
+    return [(b.pod, b.why) for b in blockers(objects, **more).blockers]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_real_dump_is_read_as_its_case_says(case):
+    expect = json.loads((case / "case.json").read_text())["expect"]
+    found = blockers(case / "input.json").to_json()
+
+    assert found["drainable"] is expect["drainable"]
+    assert found["node"] == expect["node"]
+    assert set(expect["not_blockers"]) <= set(found["not_blockers"])
+    for wanted in expect["blockers"]:
+        assert any(wanted.items() <= blocker.items() for blocker in found["blockers"])
+    assert len(found["blockers"]) == len(expect["blockers"])
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        pytest.param([pod()], [], id="an ordinary pod"),
+        pytest.param([pod(owners=[])], ["unmanaged"], id="a pod without controller"),
+        pytest.param([pod(owners=[], phase="Succeeded")], [], id="a finished pod without controller"),
+        pytest.param([pod(annotations={"kubernetes.io/config.mirror": "x"}, owners=[])], [], id="a static pod"),
+        pytest.param([pod(owners=owned("Node", "n1"))], [], id="a static pod by its owner"),
+        pytest.param([pod(spec={"volumes": [{"name": "v", "emptyDir": {}}]})], ["local-storage"], id="emptyDir"),
+        pytest.param(
+            [pod(spec={"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]})], ["local-storage"], id="emptyDir in memory"
+        ),
+        pytest.param([pod(spec={"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]})], [], id="hostPath is the node's"),
+        pytest.param(
+            [pod(phase="Succeeded", spec={"volumes": [{"name": "v", "emptyDir": {}}]})], [], id="emptyDir of a finished pod"
+        ),
+        pytest.param([pod(owners=owned("DaemonSet", "ds"))], ["daemonset"], id="a DaemonSet nobody has seen"),
+        pytest.param(
+            [pod(owners=owned("DaemonSet", "ds")), {"kind": "DaemonSet", "metadata": meta("ds")}], [], id="a DaemonSet that is there"
+        ),
+        pytest.param(
+            [pod(owners=owned("DaemonSet", "gone")), {"kind": "DaemonSet", "metadata": meta("ds")}],
+            ["daemonset"],
+            id="an orphan of a DaemonSet",
+        ),
+        pytest.param(
+            [pod(annotations={"karpenter.sh/do-not-disrupt": "true"})], ["do-not-disrupt-annotation"], id="Karpenter's word"
+        ),
+        pytest.param([pod(annotations={"karpenter.sh/do-not-disrupt": "false"})], [], id="Karpenter's word taken back"),
+        pytest.param(
+            [pod(annotations={"karpenter.sh/do-not-disrupt": "4h"})], ["do-not-disrupt-annotation"], id="Karpenter's word for a while"
+        ),
+        pytest.param(
+            [pod(annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"})],
+            ["do-not-disrupt-annotation"],
+            id="the autoscaler's word",
+        ),
+        pytest.param([pod(), pdb()], ["pdb"], id="a closed budget"),
+        pytest.param([pod(), pdb(status={"disruptionsAllowed": 1, "currentHealthy": 3})], [], id="an open budget"),
+        pytest.param([pod(), pdb(app="b")], [], id="a budget of others"),
+        pytest.param([pod(), pdb("b1"), pdb("b2")], ["multiple-pdb"], id="two budgets"),
+        pytest.param(
+            [pod(), pdb("b1", status={"disruptionsAllowed": 1}), pdb("b2", status={"disruptionsAllowed": 1})],
+            ["multiple-pdb"],
+            id="two open budgets",
+        ),
+        pytest.param([pod(), pdb(status=None, maxUnavailable=0)], ["pdb"], id="maxUnavailable 0 without status"),
+        pytest.param([pod(), pdb(status=None, minAvailable="100%")], ["pdb"], id="minAvailable 100 % without status"),
+        pytest.param([pod(), pdb(status=None, minAvailable=1)], ["pdb"], id="one of one pods without status"),
+        pytest.param([pod(), pod("p2"), pdb(status=None, minAvailable=1)], [], id="one of two pods without status"),
+        pytest.param(
+            [pod(), pod("p2", ready=False), pdb(status={"currentHealthy": 1})],
+            ["pdb-unhealthy-pods", "pdb-unhealthy-pods"],
+            id="unready pods hold the budget",
+        ),
+        pytest.param(
+            [pod(ready=False), pdb(status={"currentHealthy": 1}, minAvailable=2, unhealthyPodEvictionPolicy="AlwaysAllow")],
+            [],
+            id="an unready pod that may always go",
+        ),
+        pytest.param(
+            [pod(ready=False), pdb(status={"currentHealthy": 2, "desiredHealthy": 2})], [], id="an unready pod, the others suffice"
+        ),
+        pytest.param(
+            [pod(ready=False), pdb(status={"currentHealthy": 0, "desiredHealthy": 1, "expectedPods": 1}, minAvailable=1)],
+            ["pdb-unhealthy-pods"],
+            id="the only replica crashes under its own budget",
+        ),
+        pytest.param([pod(phase="Pending", ready=False), pdb()], [], id="a pending pod asks no budget"),
+        pytest.param(
+            [pod(owners=[]), pdb(status={"expectedPods": 0, "currentHealthy": 0, "desiredHealthy": 0}, maxUnavailable=1)],
+            ["pdb", "unmanaged"],
+            id="a bare pod under maxUnavailable",
+        ),
+        pytest.param(
+            [pod(), pdb(minAvailable=2, unhealthyPodEvictionPolicy="Perhaps")], ["pdb"], id="an unknown policy means no"
+        ),
+        pytest.param(
+            [pod(deletionTimestamp="2026-01-01T11:00:00Z", finalizers=["example.com/x"])], ["finalizer"], id="held by a finalizer"
+        ),
+        pytest.param(
+            [node(), pod(deletionTimestamp="2026-01-01T11:59:50Z")], [], id="leaving within its grace"
+        ),
+        pytest.param(
+            [node(ready="Unknown"), pod(deletionTimestamp="2026-01-01T11:00:00Z")], ["node-dead"], id="leaving a dead node"
+        ),
+        pytest.param([node(ready="Unknown"), pod()], ["node-dead"], id="on a dead node"),
+        pytest.param(
+            [
+                node(),
+                pod(
+                    deletionTimestamp="2026-01-01T11:00:00Z",
+                    spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+                ),
+                {"kind": "PersistentVolumeClaim", "metadata": meta("c"), "spec": {"volumeName": "pv"}},
+                {"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {"csi": {"driver": "fsx.csi.aws.com"}}},
+            ],
+            ["stuck-unmount"],
+            id="a Lustre mount that does not end",
+        ),
+        pytest.param(
+            [
+                pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}),
+                {"kind": "PersistentVolumeClaim", "metadata": meta("c"), "spec": {"volumeName": "pv"}},
+                {"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {"local": {"path": "/x"}}},
+            ],
+            ["local-storage"],
+            id="a local volume",
+        ),
+    ],
+)  # fmt: skip
+def test_each_reason_is_told_by_its_name(objects, expected):
+    assert [w for _, w in why(*objects)] == expected
+
+
+def test_a_budget_that_is_not_counted_yet_leaves_the_answer_open():
+    result = blockers([pod(), pdb(status={"observedGeneration": 0})])
+
+    assert result.drainable is None
+    assert "not counted yet" in result.unknown[0]
+
+
+def test_a_dump_without_pods_leaves_the_answer_open():
+    assert blockers([node()]).drainable is None
+
+
+def test_a_bare_pod_with_scratch_space_needs_both_permissions():
+    objects = [pod(owners=[], spec={"volumes": [{"name": "v", "emptyDir": {}}]})]
+    assert [w for _, w in why(*objects)] == ["local-storage", "unmanaged"]
+
+
+def test_only_pods_of_the_node_asked_for_are_judged():
+    elsewhere = pod("p2", owners=[])
+    elsewhere["spec"]["nodeName"] = "n2"
+    assert why(pod(), elsewhere, node="n1") == []
+
+
+def test_the_one_cordoned_node_is_the_one_in_question():
+    elsewhere = pod("p2", owners=[])
+    elsewhere["spec"]["nodeName"] = "n2"
+    assert blockers([node(unschedulable=True), node("n2"), pod(), elsewhere]).node == "n1"
+
+
+def test_a_node_that_is_nowhere_is_an_error_that_names_those_there_are():
+    with pytest.raises(NotFound, match="one of n1"):
+        blockers([pod()], node="n9")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense: [", '{"kind": "List", "items": ['])
+def test_a_file_that_is_no_dump_is_refused_by_name(tmp_path, text):
+    file = tmp_path / "dump"
+    file.write_text(text)
+    with pytest.raises(BadSpec, match="dump"):
+        blockers(file)
+
+
+def test_several_lists_in_one_file_and_yaml_are_read_alike(tmp_path):
+    objects = [pod(owners=[]), node()]
+    two, listed, yaml = tmp_path / "two.json", tmp_path / "listed.json", tmp_path / "dump.yaml"
+    two.write_text("\n".join(json.dumps(o, indent=4) for o in objects))
+    listed.write_text(json.dumps({"kind": "PodList", "items": [{k: v for k, v in objects[0].items() if k != "kind"}]}))
+    yaml.write_text(
+        "---\n".join(f"{json.dumps(o)}\n" for o in objects).replace("{", "{ ", 1).join(["# a comment\n", ""])
+    )
+
+    answers = [blockers(f).to_json()["blockers"] for f in (two, listed, yaml)]
+
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0][0]["why"] == "unmanaged"
+
+
+def test_a_large_dump_is_read_item_by_item(tmp_path, monkeypatch):
+    monkeypatch.setattr("infra.kube.dump._LARGE", 100)
+    file = tmp_path / "dump.json"
+    items = [pod(f"p{i}", owners=[], annotations={"note": "a }\n        },\n line"}) for i in range(50)]
+    file.write_text(json.dumps({"apiVersion": "v1", "items": items, "kind": "List"}, indent=4))
+
+    assert len(blockers(file).blockers) == 50
