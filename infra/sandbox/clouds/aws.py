@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from infra.sandbox.clouds import names
 from infra.sandbox.clouds.capacity import Capacity, Faults
@@ -318,8 +318,7 @@ def _tag(aws: SimulatedAws, response: Any) -> None:
 
 
 def _untag(aws: SimulatedAws, response: Any) -> None:
-    keys = response._get_param("tagKeys")
-    aws.groups.untag(_arn(response), [keys] if isinstance(keys, str) else keys)
+    aws.groups.untag(_arn(response), parse_qs(response.parsed_url.query).get("tagKeys", []))
 
 
 def _arn(response: Any) -> str:
@@ -328,7 +327,7 @@ def _arn(response: Any) -> str:
 
 def _reservations(aws: SimulatedAws, response: Any) -> Any:
     place = aws.config.place
-    wanted = response._get_params().get("CapacityReservationId") or [names.RESERVATION]
+    wanted = response._get_param("CapacityReservationIds") or [names.RESERVATION]
     if names.RESERVATION not in wanted:
         raise _ec2_error("InvalidCapacityReservationId.NotFound", f"The reservation {wanted[0]} does not exist")
     subnet = aws._ec2.get_subnet(names.SUBNET)
@@ -354,7 +353,7 @@ def _reservations(aws: SimulatedAws, response: Any) -> Any:
 
 
 def _placement_groups(aws: SimulatedAws, response: Any) -> Any:
-    wanted = response._get_params().get("GroupName") or [names.PLACEMENT_GROUP]
+    wanted = response._get_param("GroupNames") or [names.PLACEMENT_GROUP]
     if names.PLACEMENT_GROUP not in wanted:
         raise _ec2_error("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted[0]}' is unknown.")
     return {"PlacementGroups": [{"GroupName": names.PLACEMENT_GROUP, "State": "available", "Strategy": "cluster"}]}
