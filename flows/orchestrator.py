@@ -30,7 +30,8 @@ QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_UI_V2_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
 }
-START_LIMIT = 90.0  # seconds; a fresh home with its database migrations takes 8 on two idle cores
+START_LIMIT = 180.0  # seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones
+FLUSH_LIMIT = 10.0
 RECORDER_LIMIT = 20.0  # seconds to wait for task-run rows, which are written behind the flow
 
 
@@ -83,10 +84,22 @@ def prefect_api() -> Iterator[str]:
     try:
         settle_environment(url)
         yield url
-        await_recorder(url)
     finally:
+        flush()
+        await_recorder(url)
         os.environ.pop("PREFECT_API_URL", None)
         stop_server(child)
+
+
+def flush() -> None:
+    """Send what Prefect's client still holds back: at exit it would look for a server that is gone, for minutes."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        worker.drain_all(timeout=FLUSH_LIMIT)
 
 
 def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]:

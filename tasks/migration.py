@@ -175,10 +175,10 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, lis
     if isinstance(noted, dict):
         return noted
     leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and _owner_kind(p) != "DaemonSet"]
-    roots = {snapshot.root(p.owner) for p in leaving} - {None}
+    roots = [root for p in leaving if (root := snapshot.root(p.owner)) is not None]
     found = {
         "pods": sorted(p.key for p in leaving),
-        "workloads": sorted(f"{r.kind}/{r.namespace}/{r.name}" for r in roots if r is not None),
+        "workloads": sorted({f"{r.kind}/{r.namespace}/{r.name}" for r in roots}),
     }
     records.write_note(run.kube, run.name, _MOVING, found)
     return found

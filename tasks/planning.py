@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ from tasks.rules.placement import TargetShape, shape_of
 from tasks.rules.waves import MovePlan, plan_move
 from tasks.rules.wording import plural
 from tasks.run import Run
+
+
+_ORDINARY = ("cpu", "memory", "pods", "ephemeral-storage")
+_OPEN = 1 << 62  # more than any request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +111,7 @@ def survey(run: Run) -> Plan:
     snapshot = read.snapshot(run.kube)
     source_nodes = nodes_of(snapshot, looked.source)
     target_nodes = nodes_of(snapshot, looked.existing)
-    shape = shape_of(target_nodes) or _shape(run, looked)
+    shape = shape_of(target_nodes) or _shape(run, looked, source_nodes)
     moves = plan_move(
         snapshot,
         spec.drain,
@@ -137,8 +141,12 @@ def nodes_of(snapshot: Snapshot, pool: Pool | None) -> list[Node]:
     return [n for n in snapshot.nodes if all(n.labels.get(key) == value for key, value in wanted)]
 
 
-def _shape(run: Run, looked: Survey) -> TargetShape | None:
-    """What a node of the target will look like, before it exists."""
+def _shape(run: Run, looked: Survey, source: Sequence[Node]) -> TargetShape | None:
+    """What a node of the target will look like, before it exists.
+
+    What the node's image and kubelet keep for themselves is known only from nodes of the same type; without any, CPU
+    and memory are left open, and the devices alone are judged.
+    """
     target = run.spec.target
     if isinstance(target, ExternalPool):
         return None
@@ -146,10 +154,12 @@ def _shape(run: Run, looked: Survey) -> TargetShape | None:
     machine = looked.machine
     gpus = {fabric.gpu_resource: fabric.gpus} if fabric else {}
     rdma = dict(machine.rdma) if machine else dict(fabric.rdma_resources) if fabric else {}
+    alike = [n for n in source if n.labels.get("node.kubernetes.io/instance-type") == target.machine_type]
+    common = {r: min((n.allocatable.get(r, 0) for n in alike), default=_OPEN) for r in _ORDINARY}
     return TargetShape(
         labels={"node.kubernetes.io/instance-type": target.machine_type, **_pool_label(target), **target.labels},
         taints=tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in target.taints),
-        allocatable={**gpus, **rdma},
+        allocatable={**common, **gpus, **rdma},
         nodes=target.nodes,
     )
 
