@@ -170,7 +170,8 @@ def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, no
         rows=tuple(r for r in sweep.rows if r.size_bytes in judged) or sweep.rows,
     )
     expected = bandwidth.Expected(nodes=hosts, gpus=gpus, sizes=judged, rounds=sweep.rounds)
-    return list(bandwidth.judge(large, expected, fabric, {}))
+    verdicts = bandwidth.judge(large, expected, fabric, {})
+    return [v for v in verdicts if v.check != bandwidth.SHAPE or len(set(judged)) > 1]  # one size has no shape
 
 
 def _unmeasured(check: str, reason: str) -> Verdict:
@@ -199,6 +200,8 @@ def _result(
     findings += tuple(f for v in verdicts for f in v.findings if f not in findings)
     decided = outcome or _outcome(words, verdicts, findings)
     verdict = next((w for w in _ORDER[:6] if w in words), None) or _rest(words, verdicts)
+    if decided is Outcome.FAIL and verdict not in _ORDER[:4]:
+        verdict = "degraded"
     return JudgeResult(
         kind=kind,
         outcome=decided,

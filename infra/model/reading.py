@@ -174,7 +174,6 @@ class NcclLog:
     net_channels: Mapping[Family, int] = field(default_factory=dict)
     channel_networks: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     p2p_channels: int = 0
-    shm_channels: int = 0
     gdr_send: int = 0
     gdr_receive: int = 0
     plain_send: int = 0

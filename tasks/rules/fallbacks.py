@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import NcclLog
 from infra.model.verdict import Finding, Level
+from tasks.rules.wording import and_more
 
 # Why NCCL is on sockets, the most telling line first: hint -> remedy.
 _TCP_CAUSES: dict[str, str] = {
@@ -127,7 +128,7 @@ def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool) -
     else:
         cause = next((c for c in _TCP_CAUSES if c in log.hints), "tcp-fallback")
         remedy = _TCP_CAUSES.get(cause, "Run with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET,ENV to see why")
-        observed = log.hints.get(cause, "NCCL chose sockets and the log does not say why")
+        observed = log.hints.get(cause, "NCCL chose sockets and the log does not say why").rstrip(".")
     return [Finding(level=Level.BLOCK, code=cause, object="network", observed=observed, remedy=remedy)], "degraded"
 
 
@@ -149,7 +150,8 @@ def _mixed(log: NcclLog, name: str | None) -> _Part:
                 code="mixed-transport",
                 object="job",
                 observed="ranks or communicators use different networks: "
-                + ", ".join(f"{k} ({n})" for k, n in sorted(shown.items())),
+                + ", ".join(f"{k} ({n})" for k, n in sorted(shown.items()))
+                + _on_sockets(log),
                 remedy="Find the rank that says Socket in its own log; pin NCCL_NET so that it fails instead",
             )
         )
@@ -167,6 +169,19 @@ def _mixed(log: NcclLog, name: str | None) -> _Part:
         )
         return found, "suspicious"
     return found, None
+
+
+def _on_sockets(log: NcclLog) -> str:
+    """Who is on sockets, as far as the log names them."""
+    by_rank = [
+        f"rank {m.rank} of communicator {c.id} on {m.host}"
+        for c in log.communicators
+        for m in c.members
+        if m.network == "Socket"
+    ]
+    by_host = sorted({r.host for r in log.ranks if r.host and ("Socket" in r.networks or "socket" in r.channels)})
+    named = by_rank or by_host
+    return f"; on sockets: {and_more(named, 4)}" if named else ""
 
 
 def _gpudirect(log: NcclLog, name: str | None, gdr: str | None, *, single: bool, fabric: Fabric | None) -> _Part:

@@ -65,7 +65,6 @@ def answer_log(log: NcclLog, transport: Transport) -> Answer:
         "nnodes": transport.nnodes,
         "net_channels": channels,
         "p2p_channels": log.p2p_channels,
-        "shm_channels": log.shm_channels,
         "inter_node_edges": [list(edge) for edge in log.edges],
         "selected_counts": dict(log.selected),
         "efa_nics": log.nics[0] if len(log.nics) == 1 else None,

@@ -62,7 +62,7 @@ _OBSERVED = {
 _REMEDIES = {
     "not-rdma": "Run it again with the fabric's provider (-p efa)",
     "no-ib-device": "Request the RDMA resource in the pod; check the device plugin and the driver on the node",
-    "nvml-library-not-found": "Run the plugin under the NVIDIA runtime class, or mount the driver's libraries where it looks",
+    "nvml-library-not-found": "Run the plugin under the NVIDIA runtime class, or mount the driver's libraries",
     "no-devices": "Check the machine type, the network interfaces of the launch template and the plugin's selectors",
     "exec-format-error": "Use an image for the node's architecture",
     "port-down": "Check cable and switch port, or replace the node",

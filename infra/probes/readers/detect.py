@@ -28,12 +28,14 @@ def read(stream: BinaryIO) -> Reading:
             kept.append(block.data)
             if size > SMALL:
                 kept = None
-    nccl = log.reading() if log.found else None
+    nccl: NcclLog | None = log.reading()
+    if nccl is not None and not nccl.lines:
+        nccl = None
     kind = _kind(nccl, tests.reading(), payload.reading())
     tool: ToolReading | None = None
     if kept is not None and kind in {Kind.UNKNOWN, Kind.NCCL_LOG}:
         text = b"".join(kept).decode("utf-8", "replace")
-        tool = read_tool(text, nccl_lines=log.prefixed)
+        tool = read_tool(text, nccl_lines=log.prefixed + (sum(nccl.net_channels.values()) if nccl else 0))
         if tool is not None:
             nccl, kind = None, tool.kind
     json_tests = tool.tests if tool is not None else None

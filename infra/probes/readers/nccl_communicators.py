@@ -10,10 +10,9 @@ from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState,
 # ncclCommInitRank comm 0x… rank 3 nranks 16 cudaDev 3 … commId 0x… - Init START, and its short forms back to 2.4;
 # comm 0x… rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0 from 2.21 on.
 COMM = re.compile(
-    rb"(?P<call>nccl\w+ )?comm (?P<pointer>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)(?=\s|$)"
-    rb"(?: nNodes (?P<nnodes>\d+) localRanks \d+ localRank \d+(?: MNNVL (?P<mnnvl>\d+))?)?(?P<rest>.*)"
+    rb"(?:nccl\w+ )?comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)"
+    rb"(?: nNodes (\d+) localRanks \d+ localRank \d+(?: MNNVL (\d+))?)?(.*)"
 )
-_ID = re.compile(rb"commId (0x[0-9a-fA-F]+)(?=\s|$)")
 _PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)")
 PER_COMMUNICATOR = (2, 14)  # before, the network is chosen once per process, not per communicator
 
@@ -22,7 +21,7 @@ class Communicators:
     """All communicators of a log."""
 
     def __init__(self) -> None:
-        self.states: dict[str, CommState] = {}
+        self.states: dict[bytes, CommState] = {}
         self.members = 0
         self.overflow = False
 
@@ -30,46 +29,49 @@ class Communicators:
         """Take one `comm` line."""
         if thread is None:
             return
-        rest = match["rest"]
+        pointer, rank, nranks, nnodes, mnnvl, rest = match.groups()
         ended = rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE"))
-        pointer = match["pointer"].decode()
-        state = self._state(match, thread, pointer, ended)
+        state = self._state(pointer, rest, thread, ended)
         if state is None:
             return
-        state.nranks.add(int(match["nranks"]))
-        if match["nnodes"]:
-            state.nnodes.add(int(match["nnodes"]))
-        if match["mnnvl"]:
-            state.mnnvl.add(int(match["mnnvl"]))
-        member = self._member(state, int(match["rank"]), thread)
+        state.nranks.add(int(nranks))
+        if nnodes:
+            state.nnodes.add(int(nnodes))
+        if mnnvl:
+            state.mnnvl.add(int(mnnvl))
+        member = self._member(state, int(rank), thread)
         if member is None:
             return
         if not member.network:
             member.network = thread.pending or self._of_parent(rest, thread)
             thread.pending = ""
         thread.member = member
-        if rest.endswith(b"COMPLETE") and not ended:
-            member.complete = True
         if ended:
             member.ended = True
             thread.rank.pointers.pop(pointer, None)
+        elif rest.endswith(b"COMPLETE"):
+            member.complete = True
 
-    def _state(self, match: re.Match[bytes], thread: ThreadState, pointer: str, ended: bool) -> CommState | None:
+    def _state(self, pointer: bytes, rest: bytes, thread: ThreadState, ended: bool) -> CommState | None:
         """The communicator of a line: by commId where printed, else by the process's own count of communicators."""
         rank = thread.rank
-        found = _ID.search(match["rest"])
-        if found:
-            key = found[1].decode()
+        at = rest.find(b"commId 0x")
+        if at >= 0:
+            key = rest[at + 7 :].split(b" ", 1)[0]
         elif pointer in rank.pointers:
             key = rank.pointers[pointer]
         elif ended:
             return None
         else:
-            key = f"#{rank.sequence}"
+            key = b"#%d" % rank.sequence
             rank.sequence += 1
         if len(rank.pointers) < 4096:
             rank.pointers[pointer] = key
-        return self.states.setdefault(key, CommState(key)) if len(self.states) < MAX_MEMBERS else self.states.get(key)
+        state = self.states.get(key)
+        if state is None and len(self.states) < MAX_MEMBERS:
+            state = self.states[key] = CommState(key.decode("utf-8", "replace"))
+        self.overflow |= state is None
+        return state
 
     def _member(self, state: CommState, rank: int, thread: ThreadState) -> MemberState | None:
         member = state.members.get(rank)
@@ -86,7 +88,7 @@ class Communicators:
     def _of_parent(self, rest: bytes, thread: ThreadState) -> str:
         """A split communicator uses its parent's network."""
         parent = _PARENT.search(rest)
-        key = thread.rank.pointers.get(parent[1].decode()) if parent else None
+        key = thread.rank.pointers.get(parent[1]) if parent else None
         if key is None:
             return ""
         return next((m.network for m in self.states[key].members.values() if m.state is thread.rank), "")

@@ -9,26 +9,38 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
-from infra.model.reading import Family, Hca, LogWarning, NcclLog, family_of
-from infra.probes.readers.nccl_communicators import Communicators
-from infra.probes.readers.nccl_phrases import INTERESTING, Phrase, Said, phrases
+from infra.model.reading import Hca, LogWarning, NcclLog, family_of
+from infra.probes.readers.nccl_communicators import COMM, Communicators
+from infra.probes.readers.nccl_phrases import (
+    COMMUNICATOR,
+    INTERESTING,
+    OF_A_RANK,
+    SENTENCE,
+    WARNING,
+    Said,
+    phrases,
+)
 from infra.probes.readers.nccl_prefix import HEAD, line_time, parse_head, strip_place
-from infra.probes.readers.nccl_state import MAX_RANKS, RankState, ThreadState
+from infra.probes.readers.nccl_state import MAX_RANKS, ChannelLine, RankState, ThreadState
 from infra.probes.readers.nccl_warnings import classify
 
-EXCERPT = 4 << 20
+EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
+K = TypeVar("K", bound=Hashable)
 _EDGES = 65_536
+_UNSEEN = ChannelLine(index=0, source=0, target=0, direction="", network="", device=0, gdr=False)
 _MEMO = 65_536
 _WARNINGS = 64
 
-_ANY = re.compile(rb"NCCL (?:INFO |WARN |version |failure|error)|NCCL INFO$")
-_NET = re.compile(rb" via NET/")
+_INFO = re.compile(rb"NCCL INFO ")
+_BARE_CHANNEL = re.compile(rb"(?m)^(?![^\n]*NCCL )[^\n]* via NET/[^\n]*$")
 _BARE = re.compile(
     rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?"
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
-_OUTSIDE = re.compile(rb"libfabric:[^\n]*|Watchdog caught [^\n]*|[^\n]*provider efa output empty list[^\n]*")
+_OUTSIDE = re.compile(rb"libfabric:[^\n]*|Watchdog caught [^\n]*")
 _CHANNEL = re.compile(
     rb"(?:(\d+)(?:/\d+)? : |^|\s)(\d+)(?:\[[0-9a-fA-F]+\])? -> (\d+)(?:\[[0-9a-fA-F]+\])?"
     rb"(?: \[(send|receive)\])? via NET/([^/\n]{1,40})/(\d+)((?:/[\w=]+|\([^()\n]*\))*)\s*$"
@@ -48,15 +60,13 @@ class NcclLogReader:
         self.ranks: dict[tuple[str, str, int | None], RankState] = {}
         self.by_pid: dict[tuple[str, int | None], RankState] = {}
         self.threads: dict[bytes, ThreadState | None] = {}
-        self.memo: dict[bytes, tuple[int, int, int, bytes, str, int, bool] | None] = {}
+        self.sentences: dict[bytes, tuple[str, re.Match[bytes] | None]] = {}
+        self.channels: dict[bytes, ChannelLine | None] = {}
+        self.anonymous = RankState("", "", None)  # channel lines whose prefix somebody cut off
         self.selected: Counter[str] = Counter()
         self.assigned: Counter[str] = Counter()
-        self.net_channels: Counter[Family] = Counter()
-        self.channel_networks: Counter[str] = Counter()
-        self.directions: Counter[tuple[bytes, bool]] = Counter()
         self.edges: dict[tuple[int, int], None] = {}
-        self.rank_hosts: dict[int, set[str]] = {}
-        self.p2p = self.shm = 0
+        self.p2p = 0
         self.warnings: list[LogWarning] = []
         self.warning_count = 0
         self.prefix_ranks: set[int] = set()
@@ -69,46 +79,105 @@ class NcclLogReader:
         self.seen += len(data)
         self.torn = torn
         self.p2p += data.count(b" via P2P/")
-        self.shm += data.count(b" via SHM/")
-        self._lines(data, _ANY if excerpt else INTERESTING)
-        if b" via NET/" in data:
-            self._channels(data)
+        self._lines(data, INTERESTING)
+        self._channels(data)
         if excerpt:
-            for match in _BARE.finditer(data):
-                if b"NCCL " not in match.group():
-                    self.found += 1
-                    self._message(match["text"].rstrip(), None)
-        if b"libfabric:" in data or b"Watchdog caught" in data or b"output empty list" in data:
+            self._excerpt(data)
+        if data.find(b"libfabric:") >= 0 or data.find(b"Watchdog caught") >= 0:
             for match in _OUTSIDE.finditer(data):
                 self._outside(match.group())
 
     def _lines(self, data: bytes, pattern: re.Pattern[bytes]) -> None:
+        """Look at the lines that begin as an interesting sentence does. This loop decides the reading speed.
+
+        Lines written into one another need no care here: a sentence is found wherever it stands in a line.
+        """
+        rfind, find, sentences, threads = data.rfind, data.find, self.sentences, self.threads
+        count = 0
         for match in pattern.finditer(data):
+            count += 1
             at = match.start()
-            start = data.rfind(b"\n", 0, at) + 1
-            end = data.find(b"\n", at)
-            line_end = len(data) if end < 0 else end
-            head = data[start:at]
-            if len(head) > 400:
-                head = head[-400:]
-            text = data[at:line_end]
-            if len(text) > 4096:
-                text = text[:4096]
-            another = text.find(b"NCCL ", 5)
-            if another > 0:
-                text = _until_next(text, another)
+            end = find(b"\n", at)
+            text = data[at + 10 : end if end >= 0 else len(data)]
+            head = data[rfind(b"\n", 0, at) + 1 : at]
+            kind = match.lastindex
+            if kind == COMMUNICATOR:
+                self._comm(text, head)
+            elif kind == SENTENCE:
+                sentence = sentences.get(text)
+                if sentence is None:
+                    sentence = self._sentence(text)
+                phrase, said = sentence
+                if said is not None:
+                    self._take(phrase, said, threads.get(head) or self._thread(head))
+                    if phrase not in OF_A_RANK:
+                        sentences[text] = ("boring", None)  # said once is said
+            elif kind == WARNING:
+                self._warn(text[:4096], head[-400:])
+            else:
+                self._other(data[at : at + 10] + text[:4096], head[-400:])
+        self.found += count
+        self.prefixed += count
+
+    def _channels(self, data: bytes) -> None:
+        """Count channel lines by rank and wording; what a wording means is worked out once."""
+        rfind, find, meanings, threads = data.rfind, data.find, self.channels, self.threads
+        at = find(b" via NET/")
+        while at >= 0:
+            end = find(b"\n", at)
+            if end < 0:
+                end = len(data)
+            info = rfind(b"NCCL INFO ", 0, at)
+            start = rfind(b"\n", 0, at) + 1
+            if info >= start:
+                text = data[info + 10 : end]
+                meaning = meanings.get(text, _UNSEEN)
+                if meaning is _UNSEEN:
+                    meaning = self._meaning(text)
+                if meaning is not None:
+                    head = data[start:info]
+                    thread = threads.get(head) or self._thread(head)
+                    seen = thread.rank.seen if thread is not None else self.anonymous.seen
+                    seen[text] = seen.get(text, 0) + 1
+            at = find(b" via NET/", end)
+
+    def _excerpt(self, data: bytes) -> None:
+        """The first block: every line's rank and host count, and so do lines whose prefix somebody cut off."""
+        for match in _INFO.finditer(data):
             self.found += 1
             self.prefixed += 1
-            kind = text[5:10]
-            if kind == b"INFO ":
-                if b" via " in text:
-                    self._thread(head)
-                else:
-                    self._message(text[10:].rstrip(), self._thread(head))
-            elif kind == b"WARN ":
-                self._warn(text[10:], head)
-            else:
-                self._other(text, head)
+            self._thread(data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()])
+        for match in _BARE.finditer(data):
+            if match.group().find(b"NCCL ") < 0:
+                self.found += 1
+                phrase, said = self._sentence(match["text"])
+                if said is not None:
+                    self._take(phrase, said, None)
+        for match in _BARE_CHANNEL.finditer(data):
+            if self._meaning(match.group()) is not None:
+                self.anonymous.seen[match.group()] = self.anonymous.seen.get(match.group(), 0) + 1
+
+    def _comm(self, text: bytes, head: bytes) -> None:
+        if text.find(b"NCCL ") >= 0:
+            text = _until_next(text)
+        match = COMM.match(text.rstrip())
+        if match:
+            self.comms.hear(match, self.threads.get(head) or self._thread(head))
+
+    def _sentence(self, text: bytes) -> tuple[str, re.Match[bytes] | None]:
+        """What a message says, remembered: ranks repeat one another. Lines glued behind it are cut off."""
+        message = _until_next(text[:4096]).rstrip()
+        found: tuple[str, re.Match[bytes] | None] = ("boring", None)
+        for phrase in phrases(message):
+            match = phrase.pattern.match(message)
+            if match:
+                found = (phrase.name, match)
+                break
+        if len(self.sentences) >= _MEMO:
+            self.sentences.clear()
+        if len(text) < 1024:
+            self.sentences[text] = found
+        return found
 
     def _other(self, text: bytes, head: bytes) -> None:
         """`NCCL version …` stands alone; `NCCL failure` and `NCCL error` come from programs above NCCL."""
@@ -118,10 +187,16 @@ class NcclLogReader:
             self._note(classify((head + text).decode("utf-8", "replace").strip(), time=line_time(head)))
 
     def _thread(self, head: bytes) -> ThreadState | None:
-        """Who wrote the line; remembered by the last two words of its prefix, which time stamps leave alone."""
-        key = b" ".join(head.rsplit(None, 2)[-2:])
-        if key in self.threads:
-            return self.threads[key]
+        """Who wrote the line; remembered by the last words of its prefix, which time stamps leave alone."""
+        key = head[head.rfind(b" ", 0, -6) + 1 :]
+        threads = self.threads
+        if key in threads:
+            return threads[key]
+        if b":" not in key:
+            key = b"\0" + head
+            if key in threads:
+                return threads[key]
+        head = head[-400:]
         parsed = parse_head(head)
         if parsed.rank is not None:
             self.prefix_ranks.add(parsed.rank)
@@ -149,23 +224,15 @@ class NcclLogReader:
         self.threads[key] = thread
         return thread
 
-    def _message(self, text: bytes, thread: ThreadState | None) -> None:
-        for phrase in phrases(text):
-            match = phrase.pattern.match(text)
-            if match:
-                self._take(phrase, match, text, thread)
-                return
-
-    def _take(self, phrase: Phrase, match: re.Match[bytes], text: bytes, thread: ThreadState | None) -> None:
-        rank = thread.rank if thread else None
-        if phrase.name == "selected":
+    def _take(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:
+        if phrase == "selected":
             self._select(match, thread, self.selected)
-        elif phrase.name == "assigned":
+        elif phrase == "assigned":
             self._select(match, thread, self.assigned)
-        elif phrase.name == "comm":
+        elif phrase == "comm":
             self.comms.hear(match, thread)
         else:
-            self.said.take(phrase.name, match, text, rank)
+            self.said.take(phrase, match, match.string, thread.rank if thread else None)
 
     def _select(self, match: re.Match[bytes], thread: ThreadState | None, counts: Counter[str]) -> None:
         name = match["name"].decode("utf-8", "replace").strip()
@@ -178,46 +245,19 @@ class NcclLogReader:
         else:
             thread.pending = name
 
-    def _channels(self, data: bytes) -> None:
-        for match in _NET.finditer(data):
-            at = match.start()
-            start = data.rfind(b"\n", 0, at) + 1
-            end = data.find(b"\n", at)
-            line = data[start : len(data) if end < 0 else end]
-            head, _, text = line.rpartition(b"NCCL INFO ")
-            if text in self.memo:
-                channel = self.memo[text]
-            else:
-                if len(self.memo) >= _MEMO:
-                    self.memo.clear()
-                channel = self.memo[text] = _parse_channel(text[-300:])
-            if channel is not None:
-                self._count(channel, self._thread(head) if head else None)
+    def _meaning(self, text: bytes) -> ChannelLine | None:
+        if len(self.channels) >= _MEMO:
+            self._settle()
+        meaning = self.channels[text] = parse_channel(_until_next(text)[-300:])
+        if meaning is not None and len(self.edges) < _EDGES:
+            self.edges.setdefault((meaning.source, meaning.target), None)
+        return meaning
 
-    def _count(self, channel: tuple[int, int, int, bytes, str, int, bool], thread: ThreadState | None) -> None:
-        index, source, target, direction, network, device, gdr = channel
-        family = family_of(network)
-        self.found += 1
-        self.prefixed += 1
-        self.net_channels[family] += 1
-        self.channel_networks[network] += 1
-        self.directions[direction, gdr] += 1
-        if (source, target) not in self.edges and len(self.edges) < _EDGES:
-            self.edges[source, target] = None
-        if thread is None:
-            return
-        rank = thread.rank
-        rank.channels[family.value] += 1
-        rank.net_devices.add(device)
-        rank.gdr += gdr
-        rank.plain += not gdr
-        if direction == b"send":
-            rank.send_channels.add(index)
-        else:
-            rank.receive_channels.add(index)
-        if rank.host and direction:
-            end = source if direction == b"send" else target
-            self.rank_hosts.setdefault(end, set()).add(rank.host)
+    def _settle(self) -> None:
+        """Fold the wordings that were counted into what they mean, and forget the wordings."""
+        for state in (self.anonymous, *self.ranks.values()):
+            state.settle(self.channels)
+        self.channels.clear()
 
     def _warn(self, text: bytes, head: bytes) -> None:
         place = head.rstrip()
@@ -248,8 +288,14 @@ class NcclLogReader:
     def reading(self) -> NcclLog:
         """What was said, frozen."""
         said = self.said
+        self._settle()
+        lines: Counter[ChannelLine] = Counter()
+        for state in (self.anonymous, *self.ranks.values()):
+            lines.update(state.settled)
+        ranks = tuple(state.freeze() for state in self.ranks.values())
+        hosts = self._rank_hosts()
         return NcclLog(
-            lines=self.found,
+            lines=self.found + sum(lines.values()),
             version=said.version,
             plugin_version=said.plugin_version,
             plugin_loaded=said.p2p_plugin or said.plugin_loaded,
@@ -258,7 +304,7 @@ class NcclLogReader:
             ofi_protocols=tuple(said.protocols),
             provider_filter=said.provider_filter,
             hosts=tuple(self.hosts),
-            ranks=tuple(state.freeze() for state in self.ranks.values()),
+            ranks=ranks,
             communicators=self.comms.freeze(said.version),
             selected=dict(self.selected or self.assigned),  # newer versions print both, one sentence each
             providers=dict(said.providers),
@@ -266,15 +312,14 @@ class NcclLogReader:
             nics=tuple(sorted(said.nics)),
             hcas=tuple(Hca(text=text, link_layer=layer) for text, layer in said.hcas.items()),
             socket_interfaces=tuple(said.socket_interfaces),
-            net_channels=dict(self.net_channels),
-            channel_networks=dict(self.channel_networks),
+            net_channels=_sums(lines, lambda line: family_of(line.network)),
+            channel_networks=_sums(lines, lambda line: line.network),
             p2p_channels=self.p2p,
-            shm_channels=self.shm,
-            gdr_send=self.directions[b"send", True],
-            gdr_receive=self.directions[b"receive", True] + self.directions[b"", True],
-            plain_send=self.directions[b"send", False],
-            plain_receive=self.directions[b"receive", False] + self.directions[b"", False],
-            edges=tuple(edge for edge in self.edges if not self._same_host(edge)),
+            gdr_send=_count(lines, gdr=True, send=True),
+            gdr_receive=_count(lines, gdr=True, send=False),
+            plain_send=_count(lines, gdr=False, send=True),
+            plain_receive=_count(lines, gdr=False, send=False),
+            edges=tuple(edge for edge in self.edges if not _same_host(edge, hosts)),
             ring_gdr=(said.ring_gdr[0], said.ring_gdr[1]),
             gdr_lines=(said.gdr_lines[0], said.gdr_lines[1]),
             hints=dict(said.hints),
@@ -288,13 +333,38 @@ class NcclLogReader:
             overflow=self.overflow or self.comms.overflow,
         )
 
-    def _same_host(self, edge: tuple[int, int]) -> bool:
-        source, target = (self.rank_hosts.get(rank, set()) for rank in edge)
-        return len(source) == 1 and source == target
+    def _rank_hosts(self) -> dict[int, set[str]]:
+        """On which hosts a rank was seen as the near end of a channel."""
+        hosts: dict[int, set[str]] = {}
+        for state in self.ranks.values():
+            if state.host:
+                for rank in state.near_ends:
+                    hosts.setdefault(rank, set()).add(state.host)
+        return hosts
 
 
-def _until_next(text: bytes, another: int) -> bytes:
+def _count(lines: Counter[ChannelLine], *, gdr: bool, send: bool) -> int:
+    """A line without direction (very old versions print none) counts as a receive."""
+    return sum(n for line, n in lines.items() if line.gdr is gdr and (line.direction == "send") is send)
+
+
+def _sums(lines: Counter[ChannelLine], key: Callable[[ChannelLine], K]) -> dict[K, int]:
+    sums: dict[K, int] = {}
+    for line, count in lines.items():
+        sums[key(line)] = sums.get(key(line), 0) + count
+    return sums
+
+
+def _same_host(edge: tuple[int, int], hosts: dict[int, set[str]]) -> bool:
+    source, target = (hosts.get(rank, set()) for rank in edge)
+    return len(source) == 1 and source == target
+
+
+def _until_next(text: bytes) -> bytes:
     """Cut a message where the next line was glued to it; that line's prefix goes too."""
+    another = text.find(b"NCCL ")
+    if another < 0 or text.startswith(b"NCCL "):
+        return text
     part = text[:another]
     head = None
     for head in HEAD.finditer(part):  # noqa: B007
@@ -302,20 +372,20 @@ def _until_next(text: bytes, another: int) -> bytes:
     return part[: head.start()] if head else part
 
 
-def _parse_channel(text: bytes) -> tuple[int, int, int, bytes, str, int, bool] | None:
-    """(index, from rank, to rank, direction, network, device, GDR) of a complete channel line, else None."""
+def parse_channel(text: bytes) -> ChannelLine | None:
+    """A complete channel line, else None."""
     match = _CHANNEL.search(text)
     if not match:
         return None
     suffixes = match[7].replace(b"(", b"/(").split(b"/")
     if any(s and s != b"GDRDMA" and b"GDRDMA".startswith(s) for s in suffixes):
         return None  # cut inside the word: whether GDR is on is not said
-    return (
-        int(match[1] or 0),
-        int(match[2]),
-        int(match[3]),
-        match[4] or b"",
-        match[5].decode("utf-8", "replace").strip(),
-        int(match[6]),
-        b"GDRDMA" in suffixes,
+    return ChannelLine(
+        index=int(match[1] or 0),
+        source=int(match[2]),
+        target=int(match[3]),
+        direction=(match[4] or b"").decode(),
+        network=match[5].decode("utf-8", "replace").strip(),
+        device=int(match[6]),
+        gdr=b"GDRDMA" in suffixes,
     )

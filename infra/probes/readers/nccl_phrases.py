@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from infra.probes.readers.nccl_communicators import COMM
 from infra.probes.readers.nccl_state import RankState
 
-# First words of a message, for the scan of a block in C. Keep literal: this line decides the reading speed.
+# How an interesting line goes on after "NCCL ", for the scan of a block in C; the number of the group says its kind.
 INTERESTING = re.compile(
-    rb"NCCL (?:INFO (?:Using |NET/|NET : |comm 0x|ncclComm|Connected|GPU Direct|Assigned|P2P plugin|Initialized|"
-    rb"Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll|Loaded)|WARN |version |failure|error)"
+    rb"NCCL (?:INFO (?:(comm 0x|ncclComm)|(Using |NET/|NET : |Connected|GPU Direct|Assigned|P2P plugin|Initialized|"
+    rb"Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|(?:version |failure|error))"
 )
+COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3
+
+# Sentences that count for the rank that says them; all others say the same whoever says them.
+OF_A_RANK = frozenset({"selected", "assigned", "provider", "hcas", "rings", "coll", "gdr-hca"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,6 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
     ),
     b"MNN": (_p("mnnvl", rb"MNNVL (?P<name>[01])(?: |$)"),),
     b"NVL": (_p("nvls", rb"NVLS comm 0x"),),
-    b"Loa": (_p("plugin-loaded", rb"Loaded net plugin (?P<name>.+?) \(v\d+\)"),),
 }
 _COLL = (_p("coll", rb"(?P<name>\d+) coll channels"),)
 _DEVICE = re.compile(rb"\[\d+\](?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")

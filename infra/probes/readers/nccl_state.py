@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from infra.model.reading import Communicator, Member, RankLog
+from infra.model.reading import Communicator, Member, RankLog, family_of
 
 MAX_RANKS = 65_536
 MAX_MEMBERS = 65_536
+MAX_LINES = 65_536  # distinct channel lines of one rank
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLine:
+    """What a complete `… via NET/…` line says. `direction` is send, receive or "" where the version omits it."""
+
+    index: int
+    source: int
+    target: int
+    direction: str
+    network: str
+    device: int
+    gdr: bool
 
 
 @dataclass(slots=True)
@@ -22,19 +37,32 @@ class RankState:
     networks: dict[str, None] = field(default_factory=dict)
     providers: dict[str, None] = field(default_factory=dict)
     nics: set[int] = field(default_factory=set)
-    net_devices: set[int] = field(default_factory=set)
-    channels: Counter[str] = field(default_factory=Counter)
-    gdr: int = 0
-    plain: int = 0
-    send_channels: set[int] = field(default_factory=set)
-    receive_channels: set[int] = field(default_factory=set)
+    seen: dict[bytes, int] = field(default_factory=dict)  # channel lines by wording
+    settled: Counter[ChannelLine] = field(default_factory=Counter)
     ring_gdr: set[bool] = field(default_factory=set)
     connected: int = 0
     coll_channels: int | None = None
     sequence: int = 0
-    pointers: dict[str, str] = field(default_factory=dict)
+    pointers: dict[bytes, bytes] = field(default_factory=dict)
+
+    def settle(self, meanings: Mapping[bytes, ChannelLine | None]) -> None:
+        """Fold wordings into meanings, so that memory stays bounded."""
+        for text, count in self.seen.items():
+            line = meanings.get(text)
+            if line is not None and (line in self.settled or len(self.settled) < MAX_LINES):
+                self.settled[line] += count
+        self.seen.clear()
+
+    @property
+    def near_ends(self) -> set[int]:
+        """The rank numbers that this rank has in its channels."""
+        return {line.source if line.direction == "send" else line.target for line in self.settled if line.direction}
 
     def freeze(self) -> RankLog:
+        lines = self.settled
+        families: Counter[str] = Counter()
+        for line, count in lines.items():
+            families[family_of(line.network).value] += count
         return RankLog(
             host=self.host,
             pid=self.pid,
@@ -43,12 +71,12 @@ class RankState:
             networks=tuple(self.networks),
             providers=tuple(self.providers),
             nics=tuple(sorted(self.nics)),
-            net_devices=tuple(sorted(self.net_devices)),
-            channels=dict(self.channels),
-            gdr_channels=self.gdr,
-            plain_channels=self.plain,
-            send_channels=frozenset(self.send_channels),
-            receive_channels=frozenset(self.receive_channels),
+            net_devices=tuple(sorted({line.device for line in lines})),
+            channels=dict(families),
+            gdr_channels=sum(count for line, count in lines.items() if line.gdr),
+            plain_channels=sum(count for line, count in lines.items() if not line.gdr),
+            send_channels=frozenset(line.index for line in lines if line.direction == "send"),
+            receive_channels=frozenset(line.index for line in lines if line.direction != "send"),
             ring_gdr=tuple(sorted(self.ring_gdr)),
             connected_rings=self.connected,
             coll_channels=self.coll_channels,

@@ -11,7 +11,7 @@ import re
 from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
 from infra.probes.readers.nccl_prefix import HEAD
 
-EXCERPT = 4 << 20
+EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
 _MARKS = re.compile(
     rb"#|Out of bounds values|Avg bus bandwidth|_perf\b|Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version "
     rb"|\d +-?\d+ +[a-z]\w+ +(?:[a-z]+ +)?(?:-?\d+ +)?[\d.]+"
