@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import os
 import signal
 import socket
 import sys
@@ -247,8 +246,6 @@ def _agent(sandbox: Sandbox, access: Access, config: CloudConfig) -> None:
 
 
 def _import_cloud(cloud: Cloud) -> None:
-    # moto reads 20 MB of machine images that nobody here asks for, unless it is told not to
-    os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     importlib.import_module(f"infra.sandbox.clouds.{'aws' if cloud == 'eks' else 'gke'}")
 
 

@@ -264,14 +264,8 @@ class Agent:
         if job in self._groups:
             self._groups[job].leave(worker)
 
-    def end_logs(self, worker: PodWorker) -> None:
-        """A pod was stopped: its log ends now."""
-        for key, log in self.book.logs.items():
-            if key[:2] == (worker.namespace, worker.name) and log.ended is None:
-                log.ended = self.clock.now()
-
     def _alive(self, namespace: str, name: str) -> bool:
-        return any(each.namespace == namespace and each.name == name for each in self.pods.values())
+        return any(each.name == name and each.namespace == namespace for each in self.pods.values())
 
     def next_address(self) -> str:
         """A pod address."""

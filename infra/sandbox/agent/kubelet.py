@@ -47,7 +47,7 @@ class Kubelet:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         where = request.match_info
-        log = self._book.logs.get((where["namespace"], where["pod"], where["container"]))
+        log = self._book.find(where["namespace"], where["pod"], where["container"])
         if log is not None and request.query.get("previous") == "true":
             log = log.previous
         if log is None:

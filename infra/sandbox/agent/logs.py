@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from infra.sandbox.fabric.transcript import Line
@@ -53,22 +53,31 @@ class Request:
             yield f"{stamp}{text}\n"
 
 
-@dataclass
 class LogBook:
-    """The logs of all containers on the simulated nodes, by namespace, pod and container."""
+    """The logs of all containers on the simulated nodes."""
 
-    logs: dict[tuple[str, str, str], Log] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._pods: dict[tuple[str, str], dict[str, Log]] = {}
 
-    def begin(self, key: tuple[str, str, str], log: Log) -> Log:
+    def find(self, namespace: str, pod: str, container: str) -> Log | None:
+        """A container's current log, or None."""
+        return self._pods.get((namespace, pod), {}).get(container)
+
+    def begin(self, namespace: str, pod: str, container: str, log: Log) -> Log:
         """Start a container's log; what was there becomes the previous one (and only that is kept)."""
-        old = self.logs.get(key)
+        logs = self._pods.setdefault((namespace, pod), {})
+        old = logs.get(container)
         if old is not None:
             old.previous = None
             log.previous = old
-        self.logs[key] = log
+        logs[container] = log
         return log
+
+    def end(self, namespace: str, pod: str, now: datetime) -> None:
+        """The containers of a pod were stopped."""
+        for log in self._pods.get((namespace, pod), {}).values():
+            log.ended = log.ended or now
 
     def forget(self, namespace: str, pod: str) -> None:
         """Drop the logs of a pod that is gone."""
-        for key in [key for key in self.logs if key[:2] == (namespace, pod)]:
-            del self.logs[key]
+        self._pods.pop((namespace, pod), None)

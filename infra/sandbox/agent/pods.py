@@ -163,7 +163,9 @@ class PodWorker:
     def _open_log(self, started: datetime) -> Log:
         opened = [
             self.agent.book.begin(
-                (self.namespace, self.name, spec["name"]),
+                self.namespace,
+                self.name,
+                spec["name"],
                 Log(started=started, lines=(Line(0.0, f"{spec['name']}: started (simulated)"),)),
             )
             for spec in (self.pod["spec"].get("initContainers") or []) + self.pod["spec"]["containers"]
@@ -240,7 +242,7 @@ class PodWorker:
         if self.running:
             await self.agent.sleep(max(0.0, min(wanted, left)))
         self._stopped()
-        self.agent.end_logs(self)
+        self.agent.book.end(self.namespace, self.name, self.agent.clock.now())
         if not self.ended and (meta.get("finalizers") or read.owner_uid(self.pod, "Job")):
             # A Job counts its pods only in a final phase, and lets go of its finalizer then.
             now = rfc3339(self.agent.clock.now())
