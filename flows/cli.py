@@ -275,6 +275,43 @@ def blockers(
 
 
 @app.command()
+def drain(
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE ...]", help="Nodes to empty")] = None,
+    selector: Annotated[str | None, typer.Option("--selector", "-l", help="Nodes by label")] = None,
+    pool: Annotated[str | None, typer.Option(help="Nodes of an EKS node group, GKE or Karpenter pool by name")] = None,
+    grace_period: Annotated[int, typer.Option(help="Seconds for each pod; -1: its own")] = -1,
+    timeout: Annotated[str, typer.Option(help="Give up after this long, e.g. 10m; 0s: never")] = "0s",
+    pod_selector: Annotated[str | None, typer.Option(help="Only pods with these labels leave")] = None,
+    ignore_daemonsets: Annotated[bool, typer.Option(help="Leave DaemonSet pods where they are")] = False,
+    delete_emptydir_data: Annotated[bool, typer.Option(help="Evict pods whose emptyDir is lost")] = False,
+    force: Annotated[bool, typer.Option(help="Evict pods that no controller replaces")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
+) -> int:
+    """Empty nodes of any cluster, as fast as its budgets allow. Flags mean what they mean to kubectl drain."""
+    from flows import present
+    from tasks import draining
+
+    request = draining.Request(
+        nodes=tuple(nodes or ()),
+        selector=selector,
+        pool=pool,
+        grace=None if grace_period < 0 else grace_period,
+        timeout=timeout,
+        pod_selector=pod_selector,
+        ignore_daemonsets=ignore_daemonsets,
+        delete_emptydir_data=delete_emptydir_data,
+        force=force,
+        dry_run=dry_run,
+    )
+    found = draining.drain(_cluster(kubeconfig, context), request)
+    present.drain(found, as_json=as_json)
+    return int(found.exit_code)
+
+
+@app.command()
 def sandbox(
     scenario: Annotated[str, typer.Option(help="Name of a scenario; see --list")] = "healthy",
     cloud: Annotated[Literal["eks", "gke"], typer.Option(help="Whose pools to simulate")] = "eks",

@@ -30,7 +30,9 @@ QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_UI_V2_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
 }
-START_LIMIT = 180.0  # seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones
+START_LIMIT = (
+    180.0  # seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones
+)
 FLUSH_LIMIT = 10.0
 RECORDER_LIMIT = 20.0  # seconds to wait for task-run rows, which are written behind the flow
 

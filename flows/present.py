@@ -10,9 +10,9 @@ from flows import console
 if TYPE_CHECKING:
     from tasks.audit import Audit
     from tasks.blockers import BlockersResult
-    from tasks.planning import Plan
-
+    from tasks.drain import DrainReport
     from tasks.observe import Standing
+    from tasks.planning import Plan
 
 
 def plan(found: Plan, *, as_json: bool) -> None:
@@ -85,3 +85,24 @@ def blockers(found: BlockersResult, *, as_json: bool) -> None:
         console.show_json(found.to_json())
         return
     console.out().print("\n".join(found.lines()), markup=False)
+
+
+def drain(found: DrainReport, *, as_json: bool) -> None:
+    """How each node ended, what did not leave and why, and what was put back."""
+    if as_json:
+        console.show_json(found.to_json())
+        return
+    console.show_findings((*found.blocked, *found.warnings, *found.unproven))
+    for left in found.left:
+        console.say(
+            f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}. {left.remedy}".rstrip(". ")
+        )
+    if found.dry_run:
+        console.say(f"dry run: {found.leaving} pods would leave; nothing was changed")
+        return
+    for name, end in sorted(found.nodes.items()):
+        console.say(f"node {name}: {end.value}")
+    evictions = f"{found.tally.accepted} pods evicted, {found.tally.refused} refusals"
+    console.say(f"{found.end.value}: {evictions}, {found.requests} requests, {found.seconds:.1f} s")
+    if found.restored:
+        console.say(f"uncordoned again: {', '.join(found.restored)}")

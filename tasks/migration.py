@@ -24,7 +24,7 @@ from tasks import validate as validation
 from tasks.identity import pool_words
 from tasks.rules import gate as gates
 from tasks.rules.outcome import End
-from tasks.rules.wording import and_more, plural
+from tasks.rules.wording import and_more, gate_words, plural
 from tasks.run import Done, Run
 
 _MOVING = "moving"
@@ -83,7 +83,7 @@ def readiness(run: Run) -> Done:
     pool = _target(run)
     verdict = ready.settle(run.kube, pool, run.clock, run.say, _csi_of(run, pool))
     for finding in verdict.findings:
-        run.say(f"{finding.level.value} {finding.code}: {finding.wording()}")
+        run.say(f"{finding.level.value} {finding.code}: {finding.fact()}")
     return _judged((verdict,), verdict.reason)
 
 
@@ -109,7 +109,7 @@ def gate(run: Run) -> Done:
     """Step 6. Every required verdict pass, on evidence that is fresh and of this pool."""
     found = judge(run)
     for verdict in found.verdicts:
-        run.say(f"gate {verdict.check}: {verdict.outcome.value}. {verdict.reason}")
+        run.say(f"gate {verdict.outcome.value:10s} {verdict.check}: {verdict.reason}")
     return _gate_done(found)
 
 
@@ -283,11 +283,8 @@ def _judged(verdicts: Iterable[Verdict], summary: str) -> Done:
 
 
 def _gate_done(found: Gate) -> Done:
-    bad = [v for v in found.verdicts if v.outcome is not Outcome.PASS]
-    reasons = [f"{v.check}: {v.reason}" for v in bad] + [f"{name}: no verdict" for name in found.missing]
-    summary = "every verdict pass" if found.outcome is Outcome.PASS else "held: " + and_more(reasons, 3)
     return Done(
-        summary=summary,
+        summary=gate_words(found),
         state=StepState.DONE if found.outcome is Outcome.PASS else StepState.HELD,
         data={
             "outcome": found.outcome,

@@ -57,5 +57,5 @@ def _say_new(findings: tuple[Finding, ...], said: frozenset[str], say: Say) -> f
     """One line for each blocking finding that was not shown yet, told apart by code and object."""
     blocks = {f"{f.code} {f.object}": f for f in findings if f.level is Level.BLOCK}
     for key in sorted(set(blocks) - said):
-        say(f"waiting: {blocks[key].wording()}")
+        say(f"waiting: {blocks[key].fact()}")
     return said | set(blocks)

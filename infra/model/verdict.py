@@ -44,6 +44,10 @@ class Finding:
     remedy: str = ""
     since: str = ""
 
+    def fact(self) -> str:
+        """What is the matter, and since when; without what to do about it."""
+        return f"{self.object}: {self.observed}" + (f", since {self.since}" if self.since else "")
+
     def wording(self) -> str:
         """One line: observed, expected, since, remedy."""
         text = f"{self.object}: {self.observed}"

@@ -61,7 +61,7 @@ def judge(view: PluginView, expected: Expectation) -> Verdict:
         observed=f"{sum(n.ready for n in view.nodes)} of {expected.nodes} nodes ready",
         limit=f"{expected.nodes} nodes, each with {_counts(expected.resources)}",
         statistic="per node",
-        reason=blocks[0].wording() if blocks else "every node offers what its machine type has",
+        reason=blocks[0].fact() if blocks else "every node offers what its machine type has",
         findings=findings,
     )
 

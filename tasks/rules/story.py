@@ -108,7 +108,7 @@ def facts(records: Records) -> dict[str, str]:
     blocks = [f for f in _findings(records) if f.level is Level.BLOCK]
     named = next((f for f in blocks if f.code.startswith("plugin-")), next(iter(blocks), None))
     if named is not None:
-        found["plugin"] = named.wording()
+        found["plugin"] = named.fact() + "."
     validate = records.get(Step.VALIDATE)
     if validate is not None and validate.state is StepState.HELD:
         found["transport"] = validate.summary
@@ -168,7 +168,7 @@ def _last(records: Records) -> str:
 def _stopped_headline(held: StepRecord | None, blocks: Sequence[Finding], records: Records) -> str:
     if held is not None and held.step is Step.GATE:
         plugin = next((f for f in blocks if f.code.startswith("plugin-")), None)
-        why = f"{plugin.object} never came up on the new pool" if plugin else held.summary.removeprefix("held: ")
+        why = f"{plugin.object} never came up on the new pool" if plugin else held.summary.removeprefix("held. ")
         return f"Refused: {why}"
     if held is not None:
         return f"Stopped at {held.step.value}: {held.summary}"

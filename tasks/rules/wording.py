@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from infra.model.verdict import Gate, Outcome
+
 
 def rfc3339(moment: datetime) -> str:
     """UTC, whole seconds, `Z`."""
@@ -42,3 +44,19 @@ def size(count: int) -> str:
         if count >= step and count % step == 0:
             return f"{count // step} {unit}"
     return f"{count} B"
+
+
+def gate_words(gate: Gate) -> str:
+    """A gate in one line: what fails, with its reason; what is unmeasured, by name."""
+    if gate.outcome is Outcome.PASS:
+        return f"open: {plural(len(gate.verdicts), 'verdict')}, every one pass"
+    fails = [f"{v.check} fails: {v.reason}" for v in gate.verdicts if v.outcome is Outcome.FAIL]
+    unknown = [v for v in gate.verdicts if v.outcome is Outcome.UNMEASURED]
+    names = [v.check for v in unknown] + list(gate.missing)
+    parts = fails[:3]
+    if len(fails) > 3:
+        parts.append(f"{len(fails) - 3} more fail")
+    if names:
+        why = f": {unknown[0].reason}" if unknown and not fails else ""
+        parts.append(f"unmeasured: {', '.join(names)}{why}")
+    return "held. " + "; ".join(parts)

@@ -1,0 +1,107 @@
+"""`poolshift drain`: which nodes, and with what options; the engine itself is `tasks.drain`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from infra.errors import BadSpec, NotFound
+from infra.kube import api
+from infra.kube.api import Kube
+from infra.model.spec import Cluster, parse_duration
+from infra.model.workload import Requirement, Selector
+from tasks.audit import POOL_LABELS
+from tasks.drain import DrainOptions, DrainReport, drain_nodes
+from tasks.progress import say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line's words. `grace` None: each pod's own; `timeout` "0s": never."""
+
+    nodes: tuple[str, ...] = ()
+    selector: str | None = None
+    pool: str | None = None
+    grace: int | None = None
+    timeout: str = "0s"
+    pod_selector: str | None = None
+    ignore_daemonsets: bool = False
+    delete_emptydir_data: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+
+def drain(cluster: Cluster, request: Request) -> DrainReport:
+    """Find the nodes and empty them.
+
+    Raises:
+        BadSpec: no way of naming nodes was given, or a duration or selector that cannot be read.
+        NotFound: nothing matches.
+
+    """
+    options = DrainOptions(
+        grace=request.grace,
+        timeout=_duration(request.timeout),
+        pod_selector=read_selector(request.pod_selector) if request.pod_selector else None,
+        ignore_daemonsets=request.ignore_daemonsets,
+        delete_emptydir_data=request.delete_emptydir_data,
+        force=request.force,
+        dry_run=request.dry_run,
+    )
+    kube = api.connect(cluster)
+    return drain_nodes(kube, _names(kube, request), options, say=say)
+
+
+def _names(kube: Kube, request: Request) -> list[str]:
+    given = [bool(request.nodes), bool(request.selector), bool(request.pool)]
+    if sum(given) != 1:
+        raise BadSpec(
+            "poolshift drain",
+            "needs exactly one way of naming nodes",
+            expected="NODE ..., --selector LABELS or --pool NAME",
+        )
+    if request.nodes:
+        return list(request.nodes)
+    if request.selector:
+        found = [n["metadata"]["name"] for n in kube.list("/api/v1/nodes", {"labelSelector": request.selector})]
+    else:
+        found = [
+            n["metadata"]["name"]
+            for n in kube.list("/api/v1/nodes")
+            if request.pool in {(n["metadata"].get("labels") or {}).get(label) for label in POOL_LABELS}
+        ]
+    if not found:
+        raise NotFound(
+            f"nodes of {request.selector or request.pool}", "none match", remedy="kubectl get nodes --show-labels"
+        )
+    return sorted(found)
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as cause:
+        raise BadSpec("--timeout", str(cause)) from cause
+
+
+def read_selector(text: str) -> Selector:
+    """A label selector as kubectl reads it: a=b, a!=b, a in (b,c), a notin (b), a, !a, joined by commas."""
+    labels: dict[str, str] = {}
+    expressions: list[Requirement] = []
+    for part in re.split(r",(?![^(]*\))", text):
+        word = part.strip()
+        if match := re.fullmatch(r"(\S+)\s+(in|notin)\s+\(([^)]*)\)", word):
+            values = tuple(v.strip() for v in match[3].split(","))
+            operator = "In" if match[2] == "in" else "NotIn"
+            expressions.append(Requirement(key=match[1], operator=operator, values=values))
+        elif match := re.fullmatch(r"([^=!\s]+)\s*(==?|!=)\s*([^=!\s]*)", word):
+            if match[2] == "!=":
+                expressions.append(Requirement(key=match[1], operator="NotIn", values=(match[3],)))
+            else:
+                labels[match[1]] = match[3]
+        elif match := re.fullmatch(r"(!?)([^=!\s()]+)", word):
+            expressions.append(Requirement(key=match[2], operator="DoesNotExist" if match[1] else "Exists"))
+        else:
+            raise BadSpec("label selector", f"{word!r} cannot be read", expected="a=b, a!=b, a in (b,c), a or !a")
+    return Selector(labels=labels, expressions=tuple(expressions))
