@@ -52,9 +52,10 @@ def blocks(stream: BinaryIO) -> Iterator[Block]:
         if len(rest) > MAX_LINE:
             rest = rest[:MAX_LINE]
         yield Block(_clean(data[:end]))
-    rest = rest.removesuffix(b"\r")
-    if rest:
-        yield Block(_clean(rest), torn=True)
+    last = _clean(rest.removesuffix(b"\r"))
+    if last.strip():
+        # A whole JSON object is a whole line, whoever left out the newline behind it.
+        yield Block(last, torn=not rest.endswith(b"\r") and not last.rstrip().endswith(b"}"))
 
 
 def _decoded(stream: BinaryIO) -> Iterator[bytes]:

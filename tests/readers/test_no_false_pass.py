@@ -1,0 +1,83 @@
+"""However an output is damaged, the answer may become unmeasured or fail; it never becomes a pass out of nothing."""
+
+from __future__ import annotations
+
+from campaign import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutate import MUTATIONS, mutate
+from nccl_writer import Job, write
+from table_writer import Table, write_table
+
+from infra.model.verdict import Outcome
+from infra.probes.readers.lines import from_text
+from tasks.judge import JudgeResult, judge
+
+MACHINE = "p5en.48xlarge"
+BASE = Job(gpus=8, rounds=2, channels=2)
+DEFECTS = {
+    "later-communicator-on-sockets": Job(
+        gpus=8, rounds=2, channels=2, socket_ranks=frozenset(range(16)), bad_rounds=frozenset({1})
+    ),
+    "one-rank-on-sockets": Job(gpus=8, rounds=2, channels=2, socket_ranks=frozenset({15})),
+    "one-rank-without-gdr": Job(gpus=8, rounds=2, channels=2, plain_ranks=frozenset({7})),
+    "one-host-with-half-its-nics": Job(gpus=8, rounds=2, channels=2, few_nics=frozenset(range(8, 16))),
+    "both-pods-on-one-host": Job(gpus=8, rounds=2, channels=2, same_host=True),
+    "bytes-on-ethernet": Job(gpus=8, rounds=2, channels=2, ethernet=frozenset({1})),
+    "too-slow": Job(gpus=8, rounds=2, channels=2, busbw=40.0),
+    "too-fast": Job(gpus=8, rounds=2, channels=2, busbw=900.0),
+    "all-sockets": Job(gpus=8, rounds=2, channels=2, fabric="socket", busbw=9.0),
+}
+BAD = {name: write(job) for name, job in DEFECTS.items()}
+GOOD = write(BASE)
+
+
+def read(data: bytes) -> JudgeResult:
+    return judge(from_text(data), machine_type=MACHINE, nodes=2)
+
+
+def test_the_whole_run_passes_and_every_defect_does_not() -> None:
+    """The ground on which the properties below stand."""
+    assert read(GOOD).exit_code == 0
+    assert {name for name, data in BAD.items() if read(data).outcome is Outcome.PASS} == set()
+
+
+@given(st.integers(0, len(GOOD) - 2))
+@settings(max_examples=60, deadline=None)
+def test_a_cut_run_is_never_a_pass(at: int) -> None:
+    """Every prefix of a good run lacks its end."""
+    assert read(GOOD[:at]).outcome is not Outcome.PASS
+
+
+@given(st.sampled_from(sorted(BAD)), st.sampled_from(MUTATIONS), st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None)
+def test_damage_never_turns_a_defect_into_a_pass(name: str, mutation: str, seed: int) -> None:
+    """Cut, dropped and doubled lines, shuffled ranks, changed numbers, torn text."""
+    data = mutate(BAD[name], mutation, seed, other=GOOD)
+    if mutation == "splice" and data.endswith(GOOD[-200:]) and GOOD in data:
+        return
+    assert read(data).outcome is not Outcome.PASS, (name, mutation, seed)
+
+
+@given(st.integers(1, len(GOOD)), st.integers(1, 400), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_a_window_of_a_bad_run_is_no_pass(start: int, length: int, seed: int) -> None:
+    """Any piece of a bad run, glued behind the head of a good one, is no proof of a good run."""
+    bad = BAD[sorted(BAD)[seed % len(BAD)]]
+    joined = GOOD[: len(GOOD) // 2] + bad[start : start + length * 100]
+    assert read(joined).outcome is not Outcome.PASS
+
+
+@given(
+    st.sampled_from(["wrong", "slow", "short", "single", "one-host"]), st.sampled_from(MUTATIONS), st.integers(0, 2**32)
+)
+@settings(max_examples=100, deadline=None)
+def test_damage_never_turns_a_bad_table_into_a_pass(defect: str, mutation: str, seed: int) -> None:
+    """The same for nccl-tests' table."""
+    data = mutate(write_table(Table.with_defect(defect)), mutation, seed, other=b"")
+    assert read(data).outcome is not Outcome.PASS, (defect, mutation, seed)
+
+
+def test_a_campaign_of_mutations_neither_crashes_nor_passes() -> None:
+    """A small run of the campaign that `python -m` runs a million times (see campaign.py)."""
+    assert run(300, seed=1).failures == []
