@@ -1,17 +1,16 @@
-"""A cluster without processes: the store, its controllers, a clock that is moved by hand, and a kubelet of a few lines."""
+"""A cluster without processes: store, controllers, a clock that is moved by hand, a kubelet of a few lines."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from infra.clock import ManualClock, rfc3339, rfc3339_micro
+from infra.sandbox.control_plane import foundation
 from infra.sandbox.control_plane.controllers import Controllers
 from infra.sandbox.control_plane.errors import ApiError
-from infra.sandbox.control_plane import foundation
 from infra.sandbox.control_plane.resources import Kind, kind_of
 from infra.sandbox.control_plane.store import Store
 
@@ -67,7 +66,8 @@ class Kubelet:
     def _tend(self, pod: Object) -> bool:
         name = pod["metadata"]["name"]
         if pod["metadata"].get("deletionTimestamp"):
-            if name in self.holds or pod["metadata"].get("finalizers") and pod["status"].get("phase") == "Failed":
+            ended = pod["metadata"].get("finalizers") and pod["status"].get("phase") == "Failed"
+            if name in self.holds or ended:
                 return False
             if pod["metadata"].get("finalizers"):
                 self.set_phase(pod, "Failed")
@@ -226,12 +226,12 @@ class World:
         }
         return self.add("StatefulSet", {"metadata": {"name": name}, "spec": body})
 
-    def daemon_set(self, name: str, *, namespace: str = "default", strategy: Object | None = None, **spec: Any) -> Object:
+    def daemon_set(self, name: str, *, strategy: Object | None = None, **spec: Any) -> Object:
         """A DaemonSet whose pods are labelled app=name."""
         body: Object = {"selector": {"matchLabels": {"app": name}}, "template": self.template(name, **spec)}
         if strategy:
             body["updateStrategy"] = strategy
-        return self.add("DaemonSet", {"metadata": {"name": name, "namespace": namespace}, "spec": body})
+        return self.add("DaemonSet", {"metadata": {"name": name}, "spec": body})
 
     def job(self, name: str, *, template: Object | None = None, **own: Any) -> Object:
         """A Job."""
@@ -318,7 +318,7 @@ class World:
         return [
             event["message"]
             for event in self.list("Event", None)
-            if (name is None or event["involvedObject"]["name"] == name) and (reason is None or event["reason"] == reason)
+            if name in (None, event["involvedObject"]["name"]) and reason in (None, event["reason"])
         ]
 
     def refused(self, call: Any) -> ApiError:
@@ -329,6 +329,6 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> World:
     """A fresh cluster without nodes."""
-    yield World()
+    return World()

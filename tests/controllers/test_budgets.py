@@ -219,7 +219,8 @@ def test_a_stale_disruption_target_is_taken_back(world: World) -> None:
     world.settle()
     pod = world.get("Pod", "bare")
     now = rfc3339(world.clock.now())
-    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "lastTransitionTime": now}
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    target["lastTransitionTime"] = now
     kind = world.store.registry.kind_of("v1", "Pod")
     world.store.replace_status(
         kind, {**pod, "status": {**pod["status"], "conditions": [*pod["status"]["conditions"], target]}}

@@ -256,7 +256,8 @@ def test_a_namespace_is_furnished_emptied_and_removed(world: World) -> None:
     world.settle()
     assert world.exists("ConfigMap", "kube-root-ca.crt", "team")
     world.add("ConfigMap", {"metadata": {"name": "mine", "namespace": "team"}})
-    world.add("Pod", {"metadata": {"name": "one", "namespace": "team"}, "spec": {"containers": [{"name": "c", "image": "x"}]}})
+    pod = {"metadata": {"name": "one", "namespace": "team"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    world.add("Pod", pod)
     world.settle()
     world.delete("Namespace", "team", "")
     world.settle()
@@ -267,7 +268,8 @@ def test_a_namespace_is_furnished_emptied_and_removed(world: World) -> None:
 def test_a_namespace_waits_for_its_pods_and_says_what_remains(world: World) -> None:
     world.nodes(1)
     world.add("Namespace", {"metadata": {"name": "team"}})
-    world.add("Pod", {"metadata": {"name": "one", "namespace": "team"}, "spec": {"containers": [{"name": "c", "image": "x"}]}})
+    pod = {"metadata": {"name": "one", "namespace": "team"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    world.add("Pod", pod)
     world.settle()
     world.kubelet.holds.add("one")
     world.delete("Namespace", "team", "")

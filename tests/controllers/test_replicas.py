@@ -110,6 +110,10 @@ def test_scale_to_zero(world: World) -> None:
     assert world.condition("Deployment", "web", "Available")["status"] == "True"
 
 
+def conditions(pod: Any) -> list[tuple[str, str]]:
+    return [(each["type"], each["status"]) for each in pod["status"].get("conditions", ())]
+
+
 def test_a_rolling_update_stays_within_surge_and_unavailability(world: World) -> None:
     world.nodes(4)
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
@@ -120,7 +124,7 @@ def test_a_rolling_update_stays_within_surge_and_unavailability(world: World) ->
     def watch(event: str, kind: Any, obj: Any, old: Any) -> None:
         if kind.plural == "pods":
             active = [p for p in world.pods("web") if "deletionTimestamp" not in p["metadata"]]
-            up = [p for p in active if any(c["type"] == "Ready" and c["status"] == "True" for c in p["status"].get("conditions", ()))]
+            up = [p for p in active if ("Ready", "True") in conditions(p)]
             seen.append((len(active), len(up)))
 
     world.store.subscribe(watch)

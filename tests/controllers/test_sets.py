@@ -11,18 +11,6 @@ def names(world: World, app: str) -> list[str]:
     return [pod["metadata"]["name"] for pod in world.pods(app)]
 
 
-def hold_up(world: World) -> list[list[str]]:
-    """The names of the pods of app=db after each write of a pod."""
-    seen: list[list[str]] = []
-
-    def watch(event: str, kind: Any, obj: Any, old: Any) -> None:
-        if kind.plural == "pods":
-            seen.append(names(world, "db"))
-
-    world.store.subscribe(watch)
-    return seen
-
-
 # StatefulSets
 
 
@@ -248,7 +236,8 @@ def test_a_daemon_pod_names_its_node_and_carries_the_automatic_tolerations(world
     }
     assert all("tolerationSeconds" not in each for each in pod["spec"]["tolerations"])
     [revision] = world.list("ControllerRevision")
-    assert pod["metadata"]["labels"]["controller-revision-hash"] == revision["metadata"]["labels"]["controller-revision-hash"]
+    digest = revision["metadata"]["labels"]["controller-revision-hash"]
+    assert pod["metadata"]["labels"]["controller-revision-hash"] == digest
     assert pod["metadata"]["labels"]["pod-template-generation"] == "1"
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from infra.clock import rfc3339
 from infra.sandbox.control_plane.controllers.events import Recorder
 from infra.sandbox.control_plane.controllers.objects import (
     Object,
+    controller_of,
+    is_deleting,
     key_of,
     owner_reference,
 )
 from infra.sandbox.control_plane.controllers.view import PodFacts, View
-from infra.sandbox.control_plane.controllers.work import Key, WorkLoop
+from infra.sandbox.control_plane.controllers.work import Key, Queue, WorkLoop
 from infra.sandbox.control_plane.errors import ApiError
 from infra.sandbox.control_plane.resources import Kind, kind_of
 
@@ -53,10 +55,21 @@ class Cluster:
         self.events = Recorder(store, self.work)
         self._handlers: dict[tuple[str, str], list[Handler]] = {}
         self._every: list[EveryHandler] = []
+        self._owners: dict[str, Queue] = {}
+        self._bare: list[Handler] = []
+        self._stamped = (datetime.min.replace(tzinfo=UTC), "")
 
     def on(self, kind: Kind, handler: Handler) -> None:
         """Call `handler` after each write of an object of that kind."""
         self._handlers.setdefault(kind.key, []).append(handler)
+
+    def own_pods(self, kind: Kind, queue: Queue, bare: Handler | None = None) -> None:
+        """Reconcile an owner of that kind in `queue` after each write of a pod of its, and call `bare` for pods
+        that have no controller: it may want to adopt them.
+        """
+        self._owners[kind.kind] = queue
+        if bare is not None:
+            self._bare.append(bare)
 
     def on_every(self, handler: EveryHandler) -> None:
         """Call `handler` after each write of any object."""
@@ -65,10 +78,24 @@ class Cluster:
     def dispatch(self, event: str, kind: Kind, obj: Object, old: Object | None) -> None:
         """The store's subscriber."""
         self.view.apply(event, kind, obj, old)
+        if kind.key == POD.key:
+            self._tell_owners(event, obj, old)
         for handler in self._handlers.get(kind.key, ()):
             handler(event, obj, old)
         for every in self._every:
             every(event, kind, obj, old)
+
+    def _tell_owners(self, event: str, pod: Object, old: Object | None) -> None:
+        namespace = pod["metadata"]["namespace"]
+        owner = controller_of(pod)
+        before = controller_of(old) if old is not None and event == "MODIFIED" else None
+        for reference in (owner, before) if before != owner else (owner,):
+            queue = self._owners.get(reference["kind"]) if reference is not None else None
+            if queue is not None and reference is not None:
+                queue.add((namespace, reference["name"]))
+        if owner is None and event != "DELETED" and not is_deleting(pod):
+            for handler in self._bare:
+                handler(event, pod, old)
 
     def now(self) -> datetime:
         """The time of the store's clock."""
@@ -76,7 +103,10 @@ class Cluster:
 
     def stamp(self) -> str:
         """The time as Kubernetes writes it."""
-        return rfc3339(self.clock.now())
+        now = self.clock.now().replace(microsecond=0)
+        if now != self._stamped[0]:
+            self._stamped = (now, rfc3339(now))
+        return self._stamped[1]
 
     def get(self, kind: Kind, key: Key) -> Object | None:
         """The object, or None."""
@@ -129,14 +159,9 @@ class Cluster:
     ) -> Object:
         """Make a pod from a template for its controller and say so in an event.
 
-        Args:
-            name: exact name, or "" for a generated one.
-            prefix: what a generated name starts with; the owner's name and a dash by default.
-            source: the controller, as its events name themselves.
-            say: text of the event, "" for the usual one.
-
-        Raises:
-            ApiError: the API refused; an event says so, unless the namespace is going.
+        `name` is exact, or "" for one made of `prefix` (the owner's name and a dash by default); `say` is the text
+        of the event, "" for the usual one. ApiError when the API refuses; an event says so, unless the namespace is
+        going.
         """
         meta = template.get("metadata") or {}
         namespace, owner_name = key_of(owner)

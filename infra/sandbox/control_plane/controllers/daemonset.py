@@ -11,14 +11,12 @@ from infra.sandbox.control_plane.controllers import revisions
 from infra.sandbox.control_plane.controllers.cluster import (
     DAEMON_SET,
     NODE,
-    POD,
     Cluster,
     is_terminating_namespace,
 )
 from infra.sandbox.control_plane.controllers.objects import (
     Object,
     available_in,
-    controller_of,
     is_deleting,
     key_of,
     labels_of,
@@ -120,18 +118,13 @@ class DaemonSets:
         self._queue = cluster.work.queue("daemonset", self.reconcile)
         self._backoffs: dict[tuple[str, str], tuple[float, datetime]] = {}
         cluster.on(DAEMON_SET, lambda event, obj, old: self._queue.add(key_of(obj)))
-        cluster.on(POD, self._pod_changed)
+        cluster.own_pods(DAEMON_SET, self._queue, self._bare_pod_changed)
         cluster.on(NODE, self._node_changed)
 
-    def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
-        namespace = pod["metadata"]["namespace"]
-        for each in (controller_of(pod), controller_of(old) if old is not None else None):
-            if each is not None and each["kind"] == DAEMON_SET.kind:
-                self._queue.add((namespace, each["name"]))
-        if controller_of(pod) is None and event != "DELETED":
-            for daemon_set in self._cluster.store.list(DAEMON_SET, namespace):
-                if label_matcher(daemon_set["spec"].get("selector"))(labels_of(pod)):
-                    self._queue.add(key_of(daemon_set))
+    def _bare_pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        for daemon_set in self._cluster.store.list(DAEMON_SET, pod["metadata"]["namespace"]):
+            if label_matcher(daemon_set["spec"].get("selector"))(labels_of(pod)):
+                self._queue.add(key_of(daemon_set))
 
     def _node_changed(self, event: str, node: Object, old: Object | None) -> None:
         """Heartbeats are ignored; labels and taints are not."""

@@ -57,10 +57,8 @@ class Recorder:
     ) -> None:
         """Say something about an object.
 
-        Args:
-            severity: Normal or Warning.
-            source: the component, as the real one names itself ("deployment-controller").
-            action: for the newer form of events, as the scheduler writes them.
+        `severity` is Normal or Warning, `source` the component as the real one names itself
+        ("deployment-controller"), `action` belongs to the newer form of events, as the scheduler writes them.
         """
         uid = about["metadata"].get("uid") or about["metadata"]["name"]
         now = self._clock.now()

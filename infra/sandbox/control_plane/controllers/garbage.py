@@ -36,11 +36,12 @@ class GarbageCollector:
                     self._queue.add(("", each["uid"]))
             return
         finalizers = meta.get("finalizers") or ()
-        if is_deleting(obj) and (ORPHAN in finalizers or FOREGROUND in finalizers):
+        if (is_deleting(obj) and (ORPHAN in finalizers or FOREGROUND in finalizers)) or (
+            owners
+            and (old is None or (old["metadata"].get("ownerReferences") or ()) != owners)
+            and any(not self._is_known(each, meta.get("namespace")) for each in owners)
+        ):
             self._queue.add(("", uid))
-        elif owners and (old is None or (old["metadata"].get("ownerReferences") or ()) != owners):
-            if any(not self._is_known(each, meta.get("namespace")) for each in owners):
-                self._queue.add(("", uid))
 
     def _is_known(self, reference: Object, namespace: str | None) -> bool:
         place = self._cluster.view.places.get(reference["uid"])

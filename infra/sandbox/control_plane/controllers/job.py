@@ -62,10 +62,11 @@ class Jobs:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._queue = cluster.work.queue("job", self.reconcile)
+        self._strays = cluster.work.queue("job strays", self._free_stray)
         self._expiry = cluster.work.queue("job ttl", self._expire)
         self._backoffs: dict[str, rules.Backoff] = {}
         cluster.on(JOB, self._job_changed)
-        cluster.on(POD, self._pod_changed)
+        cluster.own_pods(JOB, self._queue, self._bare_pod_changed)
 
     def _job_changed(self, event: str, job: Object, old: Object | None) -> None:
         self._queue.add(key_of(job))
@@ -74,14 +75,16 @@ class Jobs:
         if event == "DELETED":
             self._backoffs.pop(job["metadata"]["uid"], None)
 
-    def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
-        namespace = pod["metadata"]["namespace"]
-        reference = controller_of(pod)
-        if reference is not None and reference["kind"] == JOB.kind:
-            self._queue.add((namespace, reference["name"]))
-        elif reference is None and event != "DELETED" and old is not None and controller_of(old) is not None:
-            if rules.FINALIZER in (pod["metadata"].get("finalizers") or ()):
-                self._drop_finalizer(self._cluster.view.pods[key_of(pod)])
+    def _bare_pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        """A pod that was taken from its Job is counted by nobody, so nothing holds it."""
+        finalizers = pod["metadata"].get("finalizers") or ()
+        if rules.FINALIZER in finalizers and old is not None and controller_of(old) is not None:
+            self._strays.add(key_of(pod))
+
+    def _free_stray(self, key: Key) -> None:
+        pod = self._cluster.view.pods.get(key)
+        if pod is not None and not pod.owner:
+            self._drop_finalizer(pod)
 
     def reconcile(self, key: Key) -> None:
         """Bring one Job nearer to its end and write its status."""
@@ -160,7 +163,7 @@ class Jobs:
     def _index_is_valid(self, job: Object, pod: PodFacts) -> bool:
         if not rules.is_indexed(job):
             return True
-        return 0 <= rules.index_of(pod.obj) < job["spec"]["completions"]
+        return 0 <= rules.index_of(pod.obj) < int(job["spec"]["completions"])
 
     # Judge
 

@@ -22,17 +22,14 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyMatch:
-    """What podFailurePolicy says of one failed pod.
-
-    Attributes:
-        message: why the whole Job fails, "" when it does not.
-        counts: the failure counts against backoffLimit.
-        action: the action of the rule that matched, "" when none did.
-    """
+    """What podFailurePolicy says of one failed pod."""
 
     message: str = ""
+    """Why the whole Job fails, "" when it does not."""
     counts: bool = True
+    """The failure counts against backoffLimit."""
     action: str = ""
+    """The action of the rule that matched, "" when none did."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,11 @@ class Backoff:
         if not self.failures or self.last is None:
             return 0.0
         wait = min(FIRST_BACKOFF_SECONDS * 2 ** min(self.failures - 1, 10), LONGEST_BACKOFF_SECONDS)
-        return max(0.0, wait - (now - self.last).total_seconds())
+        return max(0.0, float(wait) - (now - self.last).total_seconds())
 
 
 def is_indexed(job: Object) -> bool:
-    """completionMode Indexed."""
+    """Completion mode Indexed."""
     mode: str = job["spec"].get("completionMode", "NonIndexed")
     return mode == "Indexed"
 
@@ -225,7 +222,7 @@ def index_failures(pod: Object, annotation: str = INDEX_FAILURES) -> int:
 
 
 def index_is_lost(job: Object, pod: PodFacts) -> bool:
-    """This failure uses up its index's backoffLimitPerIndex, or the policy gives the index up."""
+    """The failure uses up its index's backoffLimitPerIndex, or the policy gives the index up."""
     if not has_failed(pod, job):
         return False
     match = match_failure_policy(job, pod.obj)

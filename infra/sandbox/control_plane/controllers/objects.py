@@ -109,8 +109,7 @@ def available_in(ready_since: str | None, min_ready_seconds: int, now: datetime)
 def scaled(value: int | str | None, total: int, *, up: bool) -> int:
     """An int-or-percent against a total, as intstr.GetScaledValueFromIntOrPercent does.
 
-    Raises:
-        ValueError: a string that is no percentage, in the words of the real one.
+    ValueError for a string that is no percentage, in the words of the real one.
     """
     if value is None:
         return 0

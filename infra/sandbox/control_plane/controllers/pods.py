@@ -30,9 +30,8 @@ def claimed(
 ) -> list[PodFacts]:
     """The pods of a set: those it owns and selects; bare ones it selects are adopted, strays are released.
 
-    Args:
-        adopts: which of the bare pods that the selector matches may be adopted; all by default.
-        finalizer: put on adopted pods.
+    `adopts` says which of the bare pods that the selector matches may be adopted (all by default); `finalizer` is
+    put on them.
     """
     uid = owner["metadata"]["uid"]
     namespace = owner["metadata"]["namespace"]

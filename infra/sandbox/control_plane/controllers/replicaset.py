@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.sandbox.control_plane.controllers import pods
-from infra.sandbox.control_plane.controllers.cluster import POD, REPLICA_SET, Cluster, is_terminating_namespace
+from infra.sandbox.control_plane.controllers.cluster import REPLICA_SET, Cluster, is_terminating_namespace
 from infra.sandbox.control_plane.controllers.objects import (
     Object,
     available_in,
@@ -32,19 +32,12 @@ class ReplicaSets:
         self._cluster = cluster
         self._queue = cluster.work.queue("replicaset", self.reconcile)
         cluster.on(REPLICA_SET, lambda event, obj, old: self._queue.add(key_of(obj)))
-        cluster.on(POD, self._pod_changed)
+        cluster.own_pods(REPLICA_SET, self._queue, self._bare_pod_changed)
 
-    def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
-        namespace = pod["metadata"]["namespace"]
-        reference = controller_of(pod)
-        before = controller_of(old) if old is not None else None
-        for each in (reference, before):
-            if each is not None and each["kind"] == "ReplicaSet":
-                self._queue.add((namespace, each["name"]))
-        if reference is None and event != "DELETED" and not is_deleting(pod):
-            for candidate in self._cluster.store.list(REPLICA_SET, namespace):
-                if label_matcher(candidate["spec"].get("selector"))(labels_of(pod)):
-                    self._queue.add(key_of(candidate))
+    def _bare_pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        for candidate in self._cluster.store.list(REPLICA_SET, pod["metadata"]["namespace"]):
+            if label_matcher(candidate["spec"].get("selector"))(labels_of(pod)):
+                self._queue.add(key_of(candidate))
 
     def reconcile(self, key: Key) -> None:
         """Bring one ReplicaSet to its number of pods and write its status."""

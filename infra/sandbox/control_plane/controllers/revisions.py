@@ -30,8 +30,7 @@ def template_of(revision: Object) -> Object:
 def find(cluster: Cluster, owner: Object, kind: Kind, *, hash_label: str) -> Revisions:
     """The revisions of a set; the one of its present template is made, or moved to the front, as needed.
 
-    Args:
-        hash_label: label that holds the hash in the revision's name.
+    `hash_label` is the label that holds the hash in a revision's name.
     """
     known = []
     for place in cluster.view.dependents_of(owner["metadata"]["uid"]):
@@ -84,11 +83,7 @@ def _create(cluster: Cluster, owner: Object, kind: Kind, data: Object, number: i
 
 
 def trim(cluster: Cluster, owner: Object, revisions: list[Object], live: Collection[str]) -> None:
-    """Delete the oldest revisions beyond revisionHistoryLimit that nothing uses.
-
-    Args:
-        live: names of revisions that are in use.
-    """
+    """Delete the oldest revisions beyond revisionHistoryLimit; those named in `live` are in use and stay."""
     unused = [each for each in revisions if each["metadata"]["name"] not in live]
     limit = owner["spec"].get("revisionHistoryLimit", 10)
     for each in unused[: max(0, len(unused) - limit)]:

@@ -183,7 +183,7 @@ def sizes_after_scale_down(old: Sequence[Object], available: int, bounds: Bounds
 
 
 def has_deadline(deployment: Object) -> bool:
-    """progressDeadlineSeconds is set to something that can pass."""
+    """A progressDeadlineSeconds is set to something that can pass."""
     deadline = deployment["spec"].get("progressDeadlineSeconds")
     return deadline is not None and deadline != _NO_DEADLINE
 
@@ -201,7 +201,7 @@ def new_condition(kind: str, status: str, reason: str, message: str, stamp: str)
 
 
 def set_condition(status: Object, new: Object) -> None:
-    """Set it unless status and reason are as before; the transition time moves with the status only. New ones go last."""
+    """Set it, as the last one, unless status and reason are as before; the transition time moves with the status."""
     known = condition({"status": status}, new["type"])
     if known is not None:
         if (known["status"], known.get("reason")) == (new["status"], new["reason"]):
@@ -254,7 +254,7 @@ def counted_status(deployment: Object, all_sets: Sequence[Object], new_set: Obje
 def is_complete(deployment: Object, status: Object) -> bool:
     """All replicas are updated and available, and nothing old is left."""
     replicas = deployment["spec"].get("replicas", 1)
-    return (
+    return bool(
         status.get("updatedReplicas", 0) == replicas
         and status.get("replicas", 0) == replicas
         and status.get("availableReplicas", 0) == replicas

@@ -54,12 +54,17 @@ def label_matcher(selector: Mapping[str, Any] | None) -> Matcher:
 
 def describe_selector(selector: Mapping[str, Any] | None) -> str:
     """A LabelSelector as Go's %v prints it, for messages."""
-    pairs = " ".join(f"{k}:{v}" for k, v in sorted((((selector or {}).get("matchLabels")) or {}).items()))
+    chosen = selector or {}
+    pairs = " ".join(f"{key}:{value}" for key, value in sorted((chosen.get("matchLabels") or {}).items()))
     expressions = ",".join(
-        f"LabelSelectorRequirement{{Key:{e['key']},Operator:{e['operator']},Values:[{' '.join(e.get('values') or ())}],}}"
-        for e in (selector or {}).get("matchExpressions") or ()
+        "LabelSelectorRequirement{"
+        f"Key:{each['key']},Operator:{each['operator']},Values:[{' '.join(each.get('values') or ())}],}}"
+        for each in chosen.get("matchExpressions") or ()
     )
-    return f"&LabelSelector{{MatchLabels:map[string]string{{{pairs},}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    return (
+        f"&LabelSelector{{MatchLabels:map[string]string{{{pairs},}},"
+        f"MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
 
 
 def node_term_matches(term: Mapping[str, Any], labels: Labels, name: str) -> bool:
@@ -74,7 +79,7 @@ def node_term_matches(term: Mapping[str, Any], labels: Labels, name: str) -> boo
 
 
 def required_node_affinity_matches(spec: Mapping[str, Any], labels: Labels, name: str) -> bool:
-    """nodeSelector and requiredDuringSchedulingIgnoredDuringExecution of a pod spec against a node."""
+    """The nodeSelector and requiredDuringSchedulingIgnoredDuringExecution of a pod spec against a node."""
     for key, value in (spec.get("nodeSelector") or {}).items():
         if labels.get(key) != value:
             return False

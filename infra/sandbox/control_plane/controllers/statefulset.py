@@ -16,7 +16,6 @@ from infra.sandbox.control_plane.controllers.cluster import (
 from infra.sandbox.control_plane.controllers.objects import (
     Object,
     available_in,
-    controller_of,
     is_deleting,
     key_of,
     labels_of,
@@ -45,7 +44,7 @@ class Plan:
 
     @property
     def ordered(self) -> bool:
-        return self.set["spec"].get("podManagementPolicy") != "Parallel"
+        return bool(self.set["spec"].get("podManagementPolicy") != "Parallel")
 
 
 class StatefulSets:
@@ -55,17 +54,13 @@ class StatefulSets:
         self._cluster = cluster
         self._queue = cluster.work.queue("statefulset", self.reconcile)
         cluster.on(STATEFUL_SET, lambda event, obj, old: self._queue.add(key_of(obj)))
-        cluster.on(POD, self._pod_changed)
+        cluster.own_pods(STATEFUL_SET, self._queue, self._bare_pod_changed)
 
-    def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+    def _bare_pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        parent = pod["metadata"]["name"].rpartition("-")[0]
         namespace = pod["metadata"]["namespace"]
-        for each in (controller_of(pod), controller_of(old) if old is not None else None):
-            if each is not None and each["kind"] == STATEFUL_SET.kind:
-                self._queue.add((namespace, each["name"]))
-        if controller_of(pod) is None and event != "DELETED":
-            parent = pod["metadata"]["name"].rpartition("-")[0]
-            if parent and self._cluster.store.get(STATEFUL_SET, namespace, parent) is not None:
-                self._queue.add((namespace, parent))
+        if parent and self._cluster.store.get(STATEFUL_SET, namespace, parent) is not None:
+            self._queue.add((namespace, parent))
 
     def reconcile(self, key: Key) -> None:
         """Take the next step for one StatefulSet and write its status."""

@@ -1,5 +1,7 @@
-"""What controllers look up all the time, kept current by the store's events: pods by owner, node and namespace,
-objects by UID and by owner."""
+"""What controllers look up all the time, kept current by the store's events.
+
+Pods by owner, node and namespace; objects by UID and by owner.
+"""
 
 from __future__ import annotations
 

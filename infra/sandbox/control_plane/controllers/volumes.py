@@ -50,10 +50,12 @@ class Volumes:
                     self._queue.add(key_of(claim))
 
     def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
+        gone = event == "DELETED" or is_finished(pod)
+        if event == "MODIFIED" and old is not None and is_finished(old) == gone:
+            return
         claims = claims_of(pod["spec"])
         if not claims:
             return
-        gone = event == "DELETED" or is_finished(pod)
         for name in claims:
             claim = (pod["metadata"]["namespace"], name)
             users = self._users.setdefault(claim, set())

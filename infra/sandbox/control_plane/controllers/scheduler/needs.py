@@ -91,14 +91,7 @@ class Spread:
 
 @dataclass(slots=True, eq=False)
 class Needs:
-    """The wishes of a class of pods.
-
-    Attributes:
-        pinned: names of the only nodes that the affinity allows by metadata.name, or None.
-        suits: by node name: (version of the node that was judged, reason it does not suit or "").
-        failed_at: state of the cluster in which the last pod of the class found no node, -1 for none.
-        failure: the message of that time.
-    """
+    """The wishes of a class of pods, and what the scheduler remembers about the class."""
 
     namespace: str
     owner: str
@@ -111,12 +104,18 @@ class Needs:
     repel: tuple[PodTerm, ...]
     preferred: tuple[tuple[int, PodTerm], ...]
     spreads: tuple[Spread, ...]
+    node_wishes: tuple[Mapping[str, Any], ...]
     pinned: frozenset[str] | None
+    """Names of the only nodes that the affinity allows by metadata.name, or None."""
     suits: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By node name: (version of the node that was judged, reason it does not suit or "")."""
     suitable_at: int = -1
     suitable: list[Any] = field(default_factory=list)
+    ranking: Any = None
     failed_at: int = -1
+    """State of the cluster in which the last pod of the class found no node, -1 for none."""
     failure: str = ""
+    """The message of that time."""
 
     @property
     def plain(self) -> bool:
@@ -185,6 +184,7 @@ def needs_of(pod: Object) -> Needs:
             for each in spec.get("topologySpreadConstraints") or ()
             if each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
         ),
+        node_wishes=tuple((affinity.get("nodeAffinity") or {}).get(wished) or ()),
         pinned=_pinned(affinity),
     )
 

@@ -33,25 +33,32 @@ class NodeState:
     allocatable: Amounts
     most_pods: int
     used: Amounts = field(default_factory=dict)
+    soft_taints: tuple[Mapping[str, str], ...] = ()
     pods: int = 0
+    changes: int = 0
+    """How often what is on the node has changed."""
     ports: Counter[Port] = field(default_factory=Counter)
     owners: Counter[str] = field(default_factory=Counter)
 
     def take(self, needs: Needs) -> None:
         """A pod came."""
+        self.changes += 1
         for name, value in needs.requests.items():
             self.used[name] = self.used.get(name, 0) + value
         self.pods += 1
-        self.ports.update(needs.ports)
+        if needs.ports:
+            self.ports.update(needs.ports)
         if needs.owner:
             self.owners[needs.owner] += 1
 
     def give(self, needs: Needs) -> None:
         """A pod went."""
+        self.changes += 1
         for name, value in needs.requests.items():
             self.used[name] -= value
         self.pods -= 1
-        self.ports.subtract(needs.ports)
+        if needs.ports:
+            self.ports.subtract(needs.ports)
         if needs.owner:
             self.owners[needs.owner] -= 1
             if self.owners[needs.owner] <= 0:
@@ -62,10 +69,7 @@ class NodeState:
         if self.pods >= self.most_pods:
             return False
         allocatable, used = self.allocatable, self.used
-        for name, value in requests.items():
-            if value > allocatable.get(name, 0) - used.get(name, 0):
-                return False
-        return True
+        return all(value <= allocatable.get(name, 0) - used.get(name, 0) for name, value in requests.items())
 
     def lacks(self, requests: Amounts) -> tuple[list[str], bool]:
         """The resources that are not left, in the scheduler's words, and whether emptying the node would help."""
@@ -93,11 +97,13 @@ def read_node(node: Object, version: int) -> NodeState:
     spec = node.get("spec") or {}
     status = node.get("status") or {}
     allocatable = amounts(status.get("allocatable") or status.get("capacity"))
+    taints = tuple(spec.get("taints") or ())
     return NodeState(
         name=node["metadata"]["name"],
         version=version,
         labels=labels_of(node),
-        taints=tuple(spec.get("taints") or ()),
+        taints=taints,
+        soft_taints=tuple(each for each in taints if each.get("effect") == "PreferNoSchedule"),
         unschedulable=bool(spec.get("unschedulable")),
         allocatable=allocatable,
         most_pods=allocatable.pop("pods", 0),

@@ -10,6 +10,7 @@ from infra.sandbox.control_plane.controllers.objects import Object, condition, i
 from infra.sandbox.control_plane.controllers.scheduler import filters, nodes, scores
 from infra.sandbox.control_plane.controllers.scheduler.needs import Needs
 from infra.sandbox.control_plane.controllers.scheduler.nodes import NodeState
+from infra.sandbox.control_plane.controllers.scheduler.ranking import Ranking
 from infra.sandbox.control_plane.controllers.scheduler.snapshot import Snapshot
 from infra.sandbox.control_plane.controllers.scheduler.verdicts import Diagnosis
 from infra.sandbox.control_plane.controllers.volumes import Volumes
@@ -49,7 +50,12 @@ class Scheduler:
         key = key_of(pod)
         if event == "DELETED" or pod["spec"].get("nodeName"):
             self._stop_waiting(key)
-        elif event == "ADDED" or (old is not None and (old["spec"] != pod["spec"])):
+            if event == "DELETED":
+                self._snapshot.forget(pod)
+        elif event == "ADDED" or (
+            old is not None and (old["spec"] != pod["spec"] or old["metadata"] != pod["metadata"])
+        ):
+            self._snapshot.forget(pod)
             self._push(pod)
         if came and any(needs.attract or needs.spreads for needs, _ in self._waiting.values()):
             self._snapshot.version += 1
@@ -126,22 +132,31 @@ class Scheduler:
         early = self._volumes.refusal(needs.namespace, needs.claims) if needs.claims else ""
         if early:
             return self._explain(needs, Diagnosis(len(snapshot.nodes), early=early))
-        suitable = snapshot.suitable(needs)
         checks = self._checks(pod, needs)
-        wanted = self._how_many(len(snapshot.nodes))
+        if not checks and not needs.preferred:
+            if needs.ranking is None:
+                needs.ranking = Ranking(needs)
+            node: NodeState | None = needs.ranking.first(snapshot)
+        else:
+            node = self._search(needs, checks)
+        return node if node is not None else self._diagnose(needs, checks)
+
+    def _search(self, needs: Needs, checks: list[filters.Check]) -> NodeState | None:
+        """The best of the first nodes that pass every check, beginning after the ones looked at last."""
+        suitable = self._snapshot.suitable(needs)
+        wanted = self._how_many(len(self._snapshot.nodes))
         start = self._next_node % len(suitable) if suitable else 0
         found: list[NodeState] = []
-        requests = needs.requests
         for position in range(len(suitable)):
             node = suitable[(start + position) % len(suitable)]
-            if node.fits(requests) and not any(check(node)[0] for check in checks):
+            if node.fits(needs.requests) and not any(check(node)[0] for check in checks):
                 found.append(node)
                 if len(found) == wanted:
                     break
         self._next_node = start + len(found)
-        if found:
-            return scores.best(found, needs, filters.pod_wishes(snapshot, needs, found))
-        return self._diagnose(needs, checks)
+        if not found:
+            return None
+        return scores.best(found, needs, filters.pod_wishes(self._snapshot, needs, found))
 
     def _how_many(self, nodes: int) -> int:
         """Nodes to find before the best of them is taken (numFeasibleNodesToFind of the real scheduler)."""

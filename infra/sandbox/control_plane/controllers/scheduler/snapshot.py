@@ -15,6 +15,8 @@ from infra.sandbox.control_plane.controllers.work import Key
 
 _MOST_CLASSES = 4096
 """Classes of pods kept before the store of them is emptied."""
+_MOST_FREED = 100_000
+"""Entries of `freed` before it starts anew."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,12 @@ class Snapshot:
         self.version = 0
         """Grows when something changed that could let a waiting pod in."""
         self.nodes_version = 0
+        self.freed: list[NodeState] = []
+        """Nodes that got emptier, in order."""
+        self.freed_epoch = 0
+        """Grows when `freed` starts anew."""
         self._bound: dict[Key, _Bound] = {}
+        self._needs_of: dict[str, Needs] = {}
         self._classes: dict[bytes, Needs] = {}
         self._terms: dict[bytes, TermCounts] = {}
         self._repelling: dict[tuple[bytes, str], TermCounts] = {}
@@ -43,13 +50,22 @@ class Snapshot:
 
     def needs(self, pod: Object) -> Needs:
         """The class of a pod."""
+        uid = pod["metadata"]["uid"]
+        known = self._needs_of.get(uid)
+        if known is not None:
+            return known
         key = signature(pod)
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= _MOST_CLASSES:
                 self._classes.clear()
             found = self._classes[key] = needs_of(pod)
+        self._needs_of[uid] = found
         return found
+
+    def forget(self, pod: Object) -> None:
+        """The pod is gone or asks for something else now."""
+        self._needs_of.pop(pod["metadata"]["uid"], None)
 
     # Nodes
 
@@ -68,6 +84,7 @@ class Snapshot:
         self.nodes[name] = fresh
         if before is not None:
             fresh.used, fresh.pods, fresh.ports, fresh.owners = before.used, before.pods, before.ports, before.owners
+            fresh.changes = before.changes + 1
         else:
             for pod in self._cluster.view.pods_on(name):
                 if pod.key in self._bound:
@@ -141,6 +158,10 @@ class Snapshot:
         state = self.nodes.get(bound.node)
         if state is not None:
             state.give(bound.needs)
+            if len(self.freed) >= _MOST_FREED:
+                self.freed.clear()
+                self.freed_epoch += 1
+            self.freed.append(state)
         self._count(bound, -1)
 
     def _count(self, bound: _Bound, by: int) -> None:

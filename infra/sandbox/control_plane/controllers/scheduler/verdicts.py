@@ -12,17 +12,14 @@ _NO_HELP = "Preemption is not helpful for scheduling"
 
 @dataclass
 class Diagnosis:
-    """Why each node was turned down.
-
-    Attributes:
-        early: the reason that rules out every node before any is looked at, "" when there is none.
-        helpless: nodes where removing pods would change nothing.
-    """
+    """Why each node was turned down."""
 
     nodes: int
     early: str = ""
+    """What rules out every node before any is looked at, "" when nothing does."""
     reasons: Counter[str] = field(default_factory=Counter)
     helpless: int = 0
+    """Nodes where removing pods would change nothing."""
 
     def add(self, reasons: list[str], *, would_help: bool) -> None:
         """One node, with what keeps the pod off it and whether removing pods would help."""
