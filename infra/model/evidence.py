@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from infra.model.cluster import EMPTY
-from infra.model.verdict import Verdict
+from infra.model.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,15 +90,15 @@ class Evidence:
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
         """Tolerant: unknown keys are dropped, missing ones are empty (which no gate takes)."""
         texts: dict[str, Any] = {k: str(data.get(k, "")) for k in _TEXTS}
-        lists: dict[str, Any] = {k: tuple(str(item) for item in data.get(k) or ()) for k in _LISTS}
+        lists: dict[str, Any] = {k: tuple(str(item) for item in _items(data.get(k))) for k in _LISTS}
         return cls(
             **texts,
             **lists,
             complete=data.get("complete") is True,
-            reading=data.get("reading") or {},
-            verdicts=tuple(Verdict.from_dict(v) for v in data.get("verdicts") or ()),
-            gpu_minutes=float(data.get("gpu_minutes") or 0.0),
-            versions={str(k): str(v) for k, v in (data.get("versions") or {}).items()},
+            reading=_mapping(data.get("reading")),
+            verdicts=tuple(_verdict(v) for v in _items(data.get("verdicts"))),
+            gpu_minutes=minutes if isinstance(minutes := data.get("gpu_minutes"), int | float) else 0.0,
+            versions={str(k): str(v) for k, v in _mapping(data.get("versions")).items()},
             simulated=data.get("simulated") is True,
         )
 
@@ -131,6 +131,22 @@ _TEXTS = (
 
 
 _LISTS = ("nodes", "node_uids", "arguments")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: object) -> list[Any] | tuple[Any, ...]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _verdict(raw: object) -> Verdict:
+    """A verdict that cannot be read is one that says nothing."""
+    try:
+        return Verdict.from_dict(dict(_mapping(raw)))
+    except (AttributeError, TypeError, ValueError):
+        return Verdict(check="", outcome=Outcome.UNMEASURED, reason="cannot be read")
 
 
 def _canonical(data: object) -> str:

@@ -66,7 +66,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 def ratio(source: Sequence[float], target: Sequence[float], confidence: float) -> Ratio:
     """The ratio of medians with its percentile interval from a circular block bootstrap. Deterministic."""
     rng = random.Random(SEED)  # noqa: S311 - resampling, no secret
-    ratios = sorted(median(_resample(target, rng)) / median(_resample(source, rng)) for _ in range(RESAMPLES))
+    ratios = sorted(_resampled_median(target, rng) / _resampled_median(source, rng) for _ in range(RESAMPLES))
     tail = (1 - confidence) / 2
     return Ratio(
         medians=median(target) / median(source),
@@ -161,11 +161,12 @@ def _stall_findings(source: Summary, target: Summary) -> tuple[Finding, ...]:
     )
 
 
-def _resample(values: Sequence[float], rng: random.Random) -> list[float]:
-    """As many values as there are, drawn in runs of neighbours; the last neighbour of the last is the first."""
+def _resampled_median(values: Sequence[float], rng: random.Random) -> float:
+    """The median of as many values as there are, drawn in runs of neighbours; after the last one comes the first."""
     count = len(values)
-    drawn: list[float] = []
-    while len(drawn) < count:
-        begin = rng.randrange(count)
-        drawn.extend(values[(begin + k) % count] for k in range(BLOCK))
-    return drawn[:count]
+    ring = [*values, *values[:BLOCK]]
+    drawn = [
+        value for begin in rng.choices(range(count), k=-(-count // BLOCK)) for value in ring[begin : begin + BLOCK]
+    ]
+    ordered = sorted(drawn[:count])
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -1,0 +1,130 @@
+"""Devices and storage: a missing tool is no missing device, and nothing passes that was not seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from infra.fabrics import fabric_of
+from infra.model.verdict import Outcome
+from tasks.rules.hardware import ClientIo, judge_devices, judge_storage
+
+P5EN = fabric_of("p5en.48xlarge")
+PORT = {"1": {"state": "4: ACTIVE", "rate": "200 Gb/sec", "link_layer": "Unspecified"}}
+
+
+def report(**changes):
+    names = [f"rdmap{i}s0" for i in range(16)]
+    good = {
+        "ok": True,
+        "gpus": {"state": "ok", "count": 8},
+        "infiniband": [f"uverbs{i}" for i in range(16)],
+        "verbs": {name: {"driver": "efa", "ports": PORT} for name in names},
+        "fi_info": {"state": "ok", "domains": [f"{name}-rdm" for name in names]},
+        "memlock": {"soft_bytes": None, "hard_bytes": None, "ipc_lock": True},
+        "libraries": [{"path": "/opt/amazon/ofi-nccl/lib/libnccl-net.so", "loads": True, "error": ""}],
+        "interfaces_missing": [],
+    }
+    return {**good, **changes}
+
+
+def judge(**changes):
+    return judge_devices({"a": report(), "b": report(**changes)}, ["a", "b"], P5EN)
+
+
+def test_all_devices_on_all_nodes_pass():
+    assert judge().outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"gpus": {"state": "ok", "count": 7}}, "gpu-count"),
+        ({"verbs": {}}, "rdma-count"),
+        ({"infiniband": []}, "rdma-count"),
+        ({"verbs": {f"d{i}": {"driver": "mlx5_core", "ports": PORT} for i in range(16)}}, "rdma-count"),
+        (
+            {"verbs": {f"d{i}": {"driver": "efa", "ports": {"1": {"state": "1: DOWN"}}} for i in range(16)}},
+            "rdma-port-down",
+        ),
+        ({"fi_info": {"state": "failed", "domains": [], "message": "fi_getinfo: -61"}}, "efa-domains"),
+        ({"memlock": {"soft_bytes": 65536, "ipc_lock": False}}, "memlock"),
+        ({"libraries": []}, "plugin-missing"),
+        ({"libraries": [{"path": "/l/libnccl-net.so", "loads": False, "error": "GLIBC_2.38"}]}, "plugin-unloadable"),
+        ({"interfaces_missing": ["NCCL_SOCKET_IFNAME=ens5"]}, "interface-missing"),
+    ],
+)
+def test_each_defect_fails_with_its_own_code_and_names_the_node(change, code):
+    verdict = judge(**change)
+    assert verdict.outcome is Outcome.FAIL
+    assert [(f.code, f.object) for f in verdict.findings] == [(code, "node b")]
+    assert verdict.findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpus": {"state": "missing", "count": None}},
+        {"fi_info": {"state": "missing", "domains": []}},
+        {"fi_info": {"state": "timed-out", "domains": []}},
+        {"memlock": None},
+        {"ok": None},
+    ],
+)
+def test_a_tool_that_is_missing_or_silent_is_unmeasured_not_bad(change):
+    verdict = judge(**change)
+    assert verdict.outcome is Outcome.UNMEASURED
+    assert not verdict.findings
+
+
+def test_a_node_without_a_report_and_an_unknown_machine_are_unmeasured():
+    assert judge_devices({"a": report()}, ["a", "b"], P5EN).outcome is Outcome.UNMEASURED
+    assert judge_devices({"a": report()}, ["a"], None).outcome is Outcome.UNMEASURED
+    assert judge_devices({}, [], P5EN).outcome is Outcome.UNMEASURED
+
+
+@pytest.mark.parametrize("gone", ["gpus", "infiniband", "verbs", "fi_info", "memlock", "libraries"])
+def test_a_report_that_lacks_a_part_never_passes(gone):
+    less = {key: value for key, value in report().items() if key != gone}
+    assert judge_devices({"a": less}, ["a"], P5EN).outcome is not Outcome.PASS
+
+
+def client(node, write=9e9, read=10e9, errors=0, complete=True):
+    return ClientIo(node=node, write_bytes_s=write, read_bytes_s=read, errors=errors, complete=complete)
+
+
+BEFORE = [client("x"), client("y")]
+AFTER = [client("a"), client("b")]
+
+
+def storage(clients, baseline=BEFORE):
+    return judge_storage(clients, ["a", "b"], P5EN, baseline).outcome
+
+
+def test_as_fast_as_the_source_passes_and_ten_percent_less_fails():
+    assert storage(AFTER) is Outcome.PASS
+    assert storage([client("a", read=8.0e9), client("b", read=8.0e9)]) is Outcome.FAIL
+
+
+def test_errors_fail():
+    assert storage([client("a", errors=2), client("b")]) is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [client("a")],
+        [client("a"), client("b", complete=False)],
+        [client("a"), client("b", read=None)],
+        [client("a"), client("b", write=0.0)],
+        [client("a"), client("b", read=300e9)],
+        [],
+    ],
+    ids=["node missing", "cut", "no read", "no write", "above the client's ceiling", "nothing"],
+)
+def test_what_is_not_whole_or_not_plausible_is_unmeasured(clients):
+    assert storage(clients) is Outcome.UNMEASURED
+
+
+def test_without_a_whole_baseline_it_is_measured_not_judged():
+    assert storage(AFTER, None) is Outcome.UNMEASURED
+    assert storage(AFTER, [replace(BEFORE[0], complete=False)]) is Outcome.UNMEASURED

@@ -1,0 +1,126 @@
+"""Finding the bad node or link: right, in about log2 rounds, and never a guess."""
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.model.verdict import Outcome
+from tasks.rules.localise import Limits, localise
+
+
+def names(count):
+    return [f"n{i:02d}" for i in range(count)]
+
+
+class Fabric:
+    """Nodes and links that are well or not; asserts that a round's groups could really run side by side."""
+
+    def __init__(self, count, bad=(), links=(), silent=()):
+        every = names(count)
+        self.bad = {every[i] for i in bad}
+        self.links = {tuple(sorted((every[a], every[b]))) for a, b in links}
+        self.silent = {every[i] for i in silent}
+        self.rounds = 0
+
+    def __call__(self, groups):
+        self.rounds += 1
+        everybody = [name for group in groups for name in group]
+        assert len(everybody) == len(set(everybody))
+        assert all(len(group) >= 2 for group in groups)
+        return {group: self.judge(group) for group in groups}
+
+    def judge(self, group):
+        if group & self.silent:
+            return Outcome.UNMEASURED
+        broken = group & self.bad or any(set(link) <= group for link in self.links)
+        return Outcome.FAIL if broken else Outcome.PASS
+
+
+@pytest.mark.parametrize("defects", [1, 2, 3])
+def test_one_to_three_bad_nodes_of_64_are_found_in_at_most_eight_rounds(defects):
+    rng = random.Random(defects)
+    for _ in range(100):
+        fabric = Fabric(64, bad=rng.sample(range(64), defects))
+        found = localise(names(64), fabric)
+        assert set(found.bad_nodes) == fabric.bad
+        assert not found.bad_pairs
+        assert not found.unresolved
+        assert len(found.good) == 64 - defects
+        assert found.rounds == fabric.rounds <= math.log2(64) + 2
+        assert found.tests <= 2 * defects * math.log2(64) + 2
+
+
+def test_a_bad_link_between_two_well_nodes_is_named_as_a_link():
+    rng = random.Random(7)
+    for _ in range(60):
+        fabric = Fabric(64, links=[rng.sample(range(64), 2)])
+        found = localise(names(64), fabric)
+        assert set(found.bad_pairs) == fabric.links
+        assert not found.bad_nodes
+        assert found.rounds <= 2 * math.log2(64) + 2
+
+
+def test_a_bad_node_and_a_bad_link_are_both_found():
+    fabric = Fabric(16, bad=[3], links=[(8, 13)])
+    found = localise(names(16), fabric)
+    assert set(found.bad_nodes) == fabric.bad
+    assert set(found.bad_pairs) == fabric.links
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 8])
+def test_every_set_of_bad_nodes_of_a_small_pool_is_found_when_two_are_well(count):
+    for defects in range(1, count - 1):
+        for bad in itertools.combinations(range(count), defects):
+            fabric = Fabric(count, bad=bad)
+            assert set(localise(names(count), fabric).bad_nodes) == fabric.bad
+
+
+def test_two_nodes_alone_cannot_tell_a_node_from_a_link():
+    found = localise(names(2), Fabric(2, bad=[0]))
+    assert found.unresolved == ("n00", "n01")
+    assert not found.bad_nodes
+    assert "no node is known to be well" in found.reason
+
+
+def test_when_no_two_nodes_are_well_together_nobody_is_blamed():
+    """A plugin that is missing everywhere is no bad node."""
+    found = localise(names(8), Fabric(8, bad=range(8)))
+    assert not found.bad_nodes
+    assert not found.good
+    assert len(found.unresolved) == 8
+
+
+def test_a_test_without_an_answer_leaves_its_nodes_in_doubt_and_blames_none():
+    found = localise(names(8), Fabric(8, silent=[5]))
+    assert not found.bad_nodes
+    assert "n05" in found.unresolved
+
+
+def test_the_limit_of_node_tests_is_kept():
+    spent = []
+
+    def run(groups):
+        spent.append(sum(len(g) for g in groups))
+        return Fabric(64, bad=[9])(groups)
+
+    found = localise(names(64), run, Limits(node_tests=110))
+    assert sum(spent) <= 110
+    assert not found.bad_nodes
+    assert "n09" in found.unresolved
+    assert "limit" in found.reason
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(2, 40), st.data())
+def test_a_well_node_is_never_blamed_and_a_bad_one_never_called_good(count, data):
+    bad = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
+    silent = data.draw(st.sets(st.integers(0, count - 1), max_size=2))
+    fabric = Fabric(count, bad=bad, silent=silent)
+    found = localise(names(count), fabric, Limits(tests=400))
+    assert set(found.bad_nodes) <= fabric.bad
+    assert not fabric.bad & set(found.good)
+    assert not set(found.good) & (set(found.unresolved) | set(found.bad_nodes))
