@@ -58,7 +58,8 @@ class Api:
         """One request: status, headers (names in lower case) and the body, from JSON where it is JSON."""
         response = self._send(method, path, body, params, content_type, headers)
         answer: Any = response.data
-        if response.headers.get("Content-Type", "").startswith("application/json") and answer:
+        kind = response.headers.get("Content-Type", "")
+        if answer and (kind.startswith("application/json") or (answer[:1] == b"{" and "text" not in kind)):
             answer = json.loads(answer)
         elif isinstance(answer, bytes):
             answer = answer.decode()

@@ -66,7 +66,7 @@ def probes(api):
     path = f"/apis/{GROUP}/v1/namespaces/default/{plural}"
 
     def established(made):
-        held = {each["type"]: each["status"] for each in made["status"].get("conditions", ())}
+        held = {each["type"]: each["status"] for each in made["status"].get("conditions") or ()}
         return held.get("Established") == "True"
 
     api.until(f"{definitions}/{plural}.{GROUP}", established)

@@ -74,14 +74,15 @@ def test_a_binding_assigns_the_node_once(ns):
     assert 'pod p is already assigned to node "nowhere"' in answer["message"]
 
 
-def test_a_binding_without_a_target_is_422(ns):
+def test_a_binding_without_a_target_is_500(ns):
     ns.pod("p")
 
     status, _, body = ns.api.request(
         "POST", ns.path("pods", "p") + "/binding", {"metadata": {"name": "p"}, "target": {}}
     )
 
-    assert (status, body["reason"]) == (422, "Invalid")
+    assert (status, body["message"]) == (500, "target.name: Required value")
+    assert "reason" not in body
 
 
 def test_the_log_of_an_unbound_pod_is_204(ns):

@@ -105,7 +105,9 @@ class Call:
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as problem:
-            raise errors.bad_request(f"couldn't get version/kind; json parse error: {problem}") from None
+            if self.method == "PATCH":
+                raise errors.bad_request(f"error decoding patch: {problem}") from None
+            raise self._unrecognized(str(problem)) from None
 
     def _yaml(self) -> Any:
         try:
@@ -139,5 +141,9 @@ class Call:
         """The body as one object of the API. 400 if it is something else."""
         body = self.json()
         if not isinstance(body, dict):
-            raise errors.bad_request("couldn't get version/kind; json parse error: json: cannot unmarshal into object")
+            raise self._unrecognized("json: cannot unmarshal array into Go value of type struct")
         return body
+
+    def _unrecognized(self, why: str) -> errors.ApiError:
+        what = f"the object provided is unrecognized (must be of type {self.kind.kind})"
+        return errors.bad_request(f"{what}: couldn't get version/kind; json parse error: {why}")

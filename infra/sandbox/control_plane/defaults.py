@@ -218,8 +218,6 @@ def _job_spec(spec: Object) -> None:
         manualSelector=False,
     )
     _template(spec.setdefault("template", {}))
-    if spec["manualSelector"] is False:
-        del spec["manualSelector"]
     for rule in spec.get("podFailurePolicy", {}).get("rules", ()):
         for pattern in rule.get("onPodConditions", ()):
             _fill(pattern, status="True")
@@ -236,12 +234,13 @@ def _cron_job(obj: Object) -> None:
     _fill(spec, concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
     template = spec.setdefault("jobTemplate", {})
     template.setdefault("metadata", {})
-    _job_spec(template.setdefault("spec", {}))
+    _template(template.setdefault("spec", {}).setdefault("template", {}))
 
 
 @_for("autoscaling", "horizontalpodautoscalers")
 def _autoscaler(obj: Object) -> None:
-    _fill(obj["spec"], minReplicas=1)
+    target = {"type": "Utilization", "averageUtilization": 80}
+    _fill(obj["spec"], minReplicas=1, metrics=[{"type": "Resource", "resource": {"name": "cpu", "target": target}}])
 
 
 # Core

@@ -62,7 +62,8 @@ def _subject(name: str, group: str, kind: str) -> dict[str, Any]:
         details["name"] = name
     if group:
         details["group"] = group
-    details["kind"] = kind
+    if kind:
+        details["kind"] = kind
     return details
 
 

@@ -147,17 +147,16 @@ def by_key(kind: Type, elements: list[Any]) -> dict[str, Any]:
 
 def fields_of(kind: Type, obj: Object) -> Node:
     """The whole set of an object that somebody applies."""
-    return _top(kind, obj, applied=True)
+    return _without_empty_metadata(_applied(kind, _ownable(obj)))
 
 
 def all_fields(kind: Type, obj: Object) -> Node:
     """The whole set of an object that somebody creates."""
-    return _top(kind, obj, applied=False)
+    return _without_empty_metadata(_created(kind, _ownable(obj), fresh=False))
 
 
-def _top(kind: Type, obj: Object, *, applied: bool) -> Node:
-    node = _members(kind, _ownable(obj), applied)
-    return {key: child for key, child in node.items() if key != "." and (child or key != "f:metadata")}
+def _without_empty_metadata(node: Node) -> Node:
+    return {key: child for key, child in node.items() if child or key != "f:metadata"}
 
 
 def _ownable(obj: Object) -> Object:
@@ -167,29 +166,44 @@ def _ownable(obj: Object) -> Object:
     return rest
 
 
-def _members(kind: Type, value: Any, applied: bool) -> Node:
+def _applied(kind: Type, value: Any) -> Node:
+    """An applier owns its leaves, list elements and map entries; structs stand for their fields."""
     if is_atomic(kind, value):
         return {}
     if isinstance(value, list):
-        listed: Node = {}
-        for element in value:
-            child = _members(kind.items or ANY, element, applied)
-            listed[element_key(kind, element)] = _marked(child)
-        return listed
+        return {element_key(kind, each): _marked(_applied(kind.items or ANY, each)) for each in value}
     node: Node = {}
     for name, each in value.items():
-        child = _members(child_type(kind, name), each, applied)
-        if applied:
-            known = kind.form == "object" and name in kind.fields
-            node[f"f:{name}"] = child if known else _marked(child)
+        child = _applied(child_type(kind, name), each)
+        known = kind.form == "object" and name in kind.fields
+        node[f"f:{name}"] = child if known else _marked(child)
+    return node
+
+
+def _created(kind: Type, value: Any, *, fresh: bool) -> Node:
+    """What differs from nothing. Without `fresh` the parent is there in every object, with its inline structs."""
+    if is_atomic(kind, value):
+        return {}
+    if isinstance(value, list):
+        return {element_key(kind, each): _marked(_created(kind.items or ANY, each, fresh=True)) for each in value}
+    node: Node = {}
+    for name, each in value.items():
+        field = child_type(kind, name)
+        always = not fresh and _always_there(kind, name)
+        child = _created(field, each, fresh=not always)
+        if always:
+            if child or (each and is_atomic(field, each)):
+                node[f"f:{name}"] = child
         else:
-            node[f"f:{name}"] = child if _always_there(kind, name) else _marked(child)
+            node[f"f:{name}"] = _marked(child)
     return node
 
 
 def _always_there(kind: Type, name: str) -> bool:
     """Fields that the server has even in an empty object: nobody creates them as such."""
-    return kind.form == "object" and (name in kind.inline or name in kind.required or name in ("metadata", "spec"))
+    if kind.form != "object":
+        return False
+    return name in kind.inline or name in kind.required or name in kind.zeros or name in ("metadata", "spec")
 
 
 def compare(kind: Type, old: Object, new: Object) -> tuple[Node, Node]:
@@ -207,20 +221,20 @@ def _compare(kind: Type, old: Any, new: Any) -> tuple[Node | None, Node | None]:
     if isinstance(new, list):
         before, after = by_key(kind, old), by_key(kind, new)
         types = dict.fromkeys([*before, *after], kind.items or ANY)
-        inline: frozenset[str] = frozenset()
+        always: frozenset[str] = frozenset()
     else:
         before = {f"f:{name}": value for name, value in old.items()}
         after = {f"f:{name}": value for name, value in new.items()}
         types = {f"f:{name}": child_type(kind, name) for name in (*old, *new)}
-        inline = frozenset(f"f:{name}" for name in new if _always_there(kind, name))
+        always = frozenset(f"f:{name}" for name in new if _always_there(kind, name))
     changed: Node = {}
     removed: Node = {}
     for key, each in types.items():
         if key not in before:
-            child = _members(each, after[key], applied=False)
-            changed[key] = child if key in inline else _marked(child)
+            child = _created(each, after[key], fresh=key not in always)
+            changed[key] = child if key in always else _marked(child)
         elif key not in after:
-            removed[key] = _marked(_members(each, before[key], applied=False))
+            removed[key] = _marked(_created(each, before[key], fresh=True))
         else:
             more, less = _compare(each, before[key], after[key])
             if more is not None:

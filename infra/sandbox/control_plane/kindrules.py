@@ -143,16 +143,24 @@ def _job_spec(spec: Object, path: str, found: Refusals) -> None:
 
 
 def _job_template(new: Object, old: Object, found: Refusals) -> None:
-    """Where its pods may go can change while a job is suspended and has not started."""
+    """Where its pods may go, and what they get, can change while a job is suspended."""
     template, before = new["spec"]["template"], old["spec"]["template"]
     if template == before:
         return
-    waiting = old["spec"].get("suspend") and not old.get("status", {}).get("startTime")
-    if waiting:
-        free = TEMPLATE_WHILE_SUSPENDED
-        if _less(template["spec"], free) == _less(before["spec"], free):
-            return
-    found.invalid("spec.template", template, "field is immutable")
+    if not old["spec"].get("suspend"):
+        found.invalid("spec.template", template, "field is immutable")
+        return
+    free = () if old.get("status", {}).get("startTime") else TEMPLATE_WHILE_SUSPENDED
+    if _fixed_pod(template["spec"], free) != _fixed_pod(before["spec"], free):
+        found.invalid("spec.template.spec", template["spec"], "field is immutable")
+
+
+def _fixed_pod(spec: Object, free: tuple[str, ...]) -> Object:
+    fixed = _less(spec, free)
+    for group in ("containers", "initContainers"):
+        if group in fixed:
+            fixed[group] = [_less(each, ("resources",)) for each in fixed[group]]
+    return fixed
 
 
 @_of("batch", "cronjobs")
@@ -302,8 +310,8 @@ def _storage_class(new: Object, old: Object | None, found: Refusals) -> None:
     for name in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
         if new.get(name) == old.get(name):
             continue
-        if name in ("parameters", "provisioner"):
-            found.forbidden(name, f"updates to {name} are forbidden.")
+        if name == "parameters":
+            found.forbidden(name, "updates to parameters are forbidden.")
         else:
             found.invalid(name, new.get(name), "field is immutable")
 

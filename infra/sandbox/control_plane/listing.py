@@ -58,7 +58,7 @@ def read_token(token: str) -> tuple[int, Position]:
         namespace, _, name = held["start"].rstrip("\x00").rpartition("/")
         return int(held["rv"]), (namespace, name)
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
-        raise errors.bad_request("continue key is not valid: illegal base64 data or unknown version") from None
+        raise errors.bad_request("invalid continue token: continue key is not valid: illegal base64 data") from None
 
 
 def write_token(version: int, position: Position) -> str:

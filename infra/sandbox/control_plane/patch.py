@@ -42,8 +42,6 @@ def json_patch(target: Object, operations: Any) -> Object:
         )
     try:
         patched: Object = jsonpatch.apply_patch(target, operations)
-    except jsonpatch.InvalidJsonPatch as problem:
-        raise errors.bad_request(str(problem)) from None
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException):
         raise errors.ApiError(
             422, "Invalid", "the server rejected our request due to an error in our request", {}

@@ -75,7 +75,7 @@ class Reads:
     def _check_versions(self, call: Call, version: str, match: str, token: str) -> None:
         if match not in ("", "Exact", "NotOlderThan"):
             self._bad_list(
-                "resourceVersionMatch", f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+                "resourceVersionMatch", f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
             )
         if match and not version:
             why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
@@ -87,7 +87,7 @@ class Reads:
             raise errors.bad_request("specifying resource version is not allowed when using continue")
         if version and not version.isdigit():
             text = f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
-            raise errors.bad_request(f"resourceVersion: {text}")
+            raise errors.bad_request(f"invalid resource version: resourceVersion: {text}")
 
     @staticmethod
     def _bad_list(field: str, text: str) -> None:
@@ -154,7 +154,7 @@ def _options_body(call: Call) -> Object:
         return {}
     body = call.object()
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
-        raise errors.bad_request(f"decoded object cannot be converted to DeleteOptions: {body['kind']}")
+        raise errors.bad_request(f'no kind "{body["kind"]}" is registered for version "meta.k8s.io/v1"')
     return body
 
 

@@ -13,7 +13,6 @@ Object = dict[str, Any]
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 PERCENT = re.compile(r"[0-9]+%")
@@ -27,11 +26,6 @@ SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
     "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-SERVICE_RULE = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
-    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
-    "'[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 NAME_PART_RULE = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
@@ -71,7 +65,7 @@ class Refusals:
         self._add("FieldValueForbidden", path, f"Forbidden: {why}")
 
     def unsupported(self, path: str, value: Any, supported: tuple[str, ...]) -> None:
-        listed = ", ".join(f'"{each}"' for each in sorted(supported))
+        listed = ", ".join(f'"{each}"' for each in supported)
         self._add("FieldValueNotSupported", path, f"Unsupported value: {shown(value)}: supported values: {listed}")
 
     def duplicate(self, path: str, value: Any) -> None:
@@ -114,7 +108,8 @@ class Refusals:
         if len(value) > 63:
             self.invalid(path, value, "must be no more than 63 characters")
         if not DNS_LABEL.fullmatch(value):
-            self.invalid(path, value, LABEL_RULE)
+            dotted = DNS_SUBDOMAIN.fullmatch(value)
+            self.invalid(path, value, "must not contain dots" if dotted else LABEL_RULE)
 
     def qualified_name(self, path: str, value: str) -> None:
         prefix, slash, name = value.rpartition("/")

@@ -30,7 +30,6 @@ NO_GENERATION = frozenset(
         "nodes",
         "persistentvolumeclaims",
         "persistentvolumes",
-        "podtemplates",
         "resourcequotas",
         "secrets",
         "serviceaccounts",

@@ -32,6 +32,7 @@ FORMS_BY_NAME = {
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool": "any",
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray": "any",
 }
+ZEROS = ("", 0, False)
 SCALARS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "bytes": (str,),
@@ -76,6 +77,7 @@ class Type:
         open: keeps unknown fields.
         nulls: time fields that show as null when unset.
         inline: struct fields that are always there, so that nobody owns them as such.
+        zeros: plain fields that are always there, with the value of an unset one.
         limits: the validation keywords of a custom type.
     """
 
@@ -94,6 +96,7 @@ class Type:
     go: str = ""
     nulls: tuple[str, ...] = ()
     inline: frozenset[str] = frozenset()
+    zeros: dict[str, Any] = field(default_factory=dict)
     limits: Object = field(default_factory=dict)
     embedded: bool = False
 
@@ -130,6 +133,9 @@ def _fill_struct(target: Type, schema: Object) -> None:
     target.atomic = schema.get("x-kubernetes-map-type") == "atomic"
     target.fields = {name: _built_in(each) for name, each in schema["properties"].items()}
     target.inline = frozenset(name for name, each in schema["properties"].items() if each.get("default") == {})
+    target.zeros = {
+        name: each["default"] for name, each in schema["properties"].items() if each.get("default") in ZEROS
+    }
     if target.name.endswith("Condition") or target.name == "Event":
         timed = ("time", "micro-time")
         target.nulls = tuple(name for name, each in target.fields.items() if each.form in timed)
@@ -276,7 +282,10 @@ class _Reader:
             items = kind.items or Type(form="any")
             if items.form == "string" and all(type(each) is str for each in value.values()):
                 return value
-            return {key: self.read(items, each, f"{path}.{key}", owner) for key, each in value.items()}
+            scalar = items.form in SCALARS  # the real decoder leaves the key of a map out of its messages
+            return {
+                key: self.read(items, each, path if scalar else f"{path}.{key}", owner) for key, each in value.items()
+            }
         return self._scalar(kind, value, path, owner)
 
     def _struct(self, kind: Type, value: Any, path: str, owner: str) -> Object:
@@ -300,9 +309,8 @@ class _Reader:
             if not read and not self._keep_empty and name not in required and field_type.form in ("array", "map"):
                 continue
             result[name] = read
-        if kind.nulls:
-            for name in kind.nulls:
-                result.setdefault(name, None)
+        if not self._keep_empty:
+            _complete(kind, result)
         if self._custom:
             for name, field_type in fields.items():
                 if field_type.default is not None and name not in result:
@@ -319,6 +327,18 @@ class _Reader:
                 return int(value)
             raise _mismatch(value, kind.go or form, path, owner, kind.form)
         return _quantity(value) if form == "quantity" else _time(value, form)
+
+
+def _complete(kind: Type, result: Object) -> None:
+    """Add what Go writes of a struct even when it is unset."""
+    for name, zero in kind.zeros.items():
+        result.setdefault(name, zero)
+    for name in kind.nulls:
+        result.setdefault(name, None)
+    for name in kind.inline:
+        if name not in result and kind.fields[name].form == "object":
+            result[name] = {}
+            _complete(kind.fields[name], result[name])
 
 
 def _quantity(value: Any) -> str:
@@ -340,6 +360,9 @@ def _time(value: Any, form: str) -> str:
             pass
     elif type(value) is str and MICRO_TIME.fullmatch(value):
         return value if value.endswith("Z") else rfc3339_micro(parse_time(value))
+    if form == "micro-time" and type(value) is str and TIME.fullmatch(value):
+        layout = "2006-01-02T15:04:05.000000Z07:00"
+        raise DecodeError(f'parsing time "{value}" as "{layout}": cannot parse "Z" as ".000000"')
     layout = "2006-01-02T15:04:05Z07:00" if form == "time" else "2006-01-02T15:04:05.000000Z07:00"
     raise DecodeError(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
 

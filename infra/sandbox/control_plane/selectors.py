@@ -109,9 +109,7 @@ def parse_fields(kind: Kind, text: str, selectable: tuple[str, ...] = ()) -> tup
             raise errors.bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         path, operator, value = match.groups()
         if path not in supported:
-            where = f"{kind.group + '/' if kind.group else '/'}{kind.version}, Resource={kind.plural}"
-            what = f'"{where}" that match label selector "", field selector "{text}"'
-            raise errors.bad_request(f"Unable to find {what}: field label not supported: {path}")
+            raise errors.bad_request(f"field label not supported: {path}")
         terms.append((path, operator != "!=", value))
     return tuple(terms)
 
@@ -127,10 +125,10 @@ def parse_labels(text: str) -> Test:
         tests.append(test)
         if position < len(tokens):
             if tokens[position] != ",":
-                raise _unparsable(text, f"found '{tokens[position]}', expected: ',' or 'end of string'")
+                raise _unparsable(f"found '{tokens[position]}', expected: ',' or 'end of string'")
             position += 1
             if position == len(tokens):
-                raise _unparsable(text, "found '', expected: identifier after ','")
+                raise _unparsable("found '', expected: identifier after ','")
     return lambda labels: all(test(labels) for test in tests)
 
 
@@ -161,12 +159,12 @@ def _requirement(text: str, tokens: list[str], at: int) -> tuple[Test, int]:
             return (lambda labels: labels.get(key) in values), end
         return (lambda labels: labels.get(key) not in values), end
     expected = "in, notin, =, ==, !=, gt, lt"
-    raise _unparsable(text, f"found '{operator}', expected: {expected}")
+    raise _unparsable(f"found '{operator}', expected: {expected}")
 
 
 def _compared(text: str, key: str, operator: str, value: str) -> Test:
     if not value.lstrip("-").isdigit():
-        raise _unparsable(text, f"for 'Gt', 'Lt' operators, the value must be an integer, found '{value}'")
+        raise _unparsable(f"for 'Gt', 'Lt' operators, the value must be an integer, found '{value}'")
     limit = int(value)
 
     def test(labels: Labels) -> bool:
@@ -180,11 +178,11 @@ def _compared(text: str, key: str, operator: str, value: str) -> Test:
 
 def _value_set(text: str, tokens: list[str], at: int) -> tuple[frozenset[str], int]:
     if at >= len(tokens) or tokens[at] != "(":
-        raise _unparsable(text, f"found '{tokens[at] if at < len(tokens) else ''}' expected: '('")
+        raise _unparsable(f"found '{tokens[at] if at < len(tokens) else ''}' expected: '('")
     try:
         end = tokens.index(")", at)
     except ValueError:
-        raise _unparsable(text, "found '', expected: ',' or ')'") from None
+        raise _unparsable("found '', expected: ',', ')' or identifier") from None
     values = [each for each in tokens[at + 1 : end] if each != ","]
     for value in values:
         _label_value(text, value)
@@ -193,17 +191,17 @@ def _value_set(text: str, tokens: list[str], at: int) -> tuple[frozenset[str], i
 
 def _label_name(text: str, name: str) -> str:
     if not NAME.fullmatch(name):
-        raise _unparsable(text, f"found '{name}', expected: !, identifier, or 'end of string'")
+        raise errors.bad_request(f"found '{name}', expected: !, identifier, or 'end of string'")
     return name
 
 
 def _label_value(text: str, value: str) -> None:
     if not VALUE.fullmatch(value):
-        raise _unparsable(text, f"a valid label must be alphanumeric, '-', '_' or '.': {value!r}")
+        raise _unparsable(f"a valid label must be alphanumeric, '-', '_' or '.': {value!r}")
 
 
-def _unparsable(text: str, why: str) -> errors.ApiError:
-    return errors.bad_request(f"unable to parse requirement: {why} (selector {text!r})")
+def _unparsable(why: str) -> errors.ApiError:
+    return errors.bad_request(f"unable to parse requirement: {why}")
 
 
 def matches_selector(selector: Object | None, labels: Labels) -> bool:

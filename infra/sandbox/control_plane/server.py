@@ -128,8 +128,8 @@ class Server:
     @staticmethod
     def _check_accept(accept: str) -> None:
         if accept and not any(each in accept for each in ACCEPTED):
-            listed = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-            raise ApiError(406, "NotAcceptable", f"only the following media types are accepted: {listed}")
+            listed = "application/json, application/yaml, application/json;stream=watch"
+            raise ApiError(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {listed}", {})
 
     @staticmethod
     async def _body(request: web.BaseRequest) -> bytes:

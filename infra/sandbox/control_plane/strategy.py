@@ -105,7 +105,10 @@ def _new_job(job: Object) -> None:
         "job-name": name,
     }
     metadata = spec["template"]["metadata"]
-    metadata["labels"] = {**metadata.get("labels", {}), **labels}
+    own = metadata.get("labels", {})
+    metadata["labels"] = {**own, **labels}
+    if not job["metadata"].get("labels"):
+        job["metadata"]["labels"] = dict(own or metadata["labels"])
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
 
 
@@ -114,7 +117,12 @@ def _new_daemon_set(daemon_set: Object) -> None:
     daemon_set["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "1", **annotations}
 
 
+def _new_volume(volume: Object) -> None:
+    volume["status"]["lastPhaseTransitionTime"] = volume["metadata"]["creationTimestamp"]
+
+
 _ON_CREATE = {
+    ("", "persistentvolumes"): _new_volume,
     ("", "pods"): _new_pod,
     ("", "namespaces"): _new_namespace,
     ("batch", "jobs"): _new_job,

@@ -39,7 +39,7 @@ def delete_options(call: Call, body: Object) -> deletion.Options:
     orphan = body.get("orphanDependents", query.get("orphanDependents"))
     causes = []
     if policy not in (None, "Orphan", "Background", "Foreground"):
-        text = f'Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"'
+        text = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan", "nil"'
         causes.append(errors.Cause(reason="FieldValueNotSupported", message=text, field="propagationPolicy"))
     dry_run = body.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
     if any(each != "All" for each in dry_run):
@@ -65,11 +65,9 @@ def bind(store: Store, call: Call, name: str) -> Object:
     target = body.get("target") or {}
     if target.get("kind", "Node") not in ("Node", "Minion"):
         text = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
-        cause = errors.Cause(reason="FieldValueNotSupported", message=text, field="target.kind")
-        raise errors.invalid("", "Binding", name, [cause])
+        raise errors.internal(f"target.kind: {text}")
     if not target.get("name"):
-        cause = errors.Cause(reason="FieldValueRequired", message="Required value", field="target.name")
-        raise errors.invalid("", "Binding", name, [cause])
+        raise errors.internal("target.name: Required value")
     pod = store.require(POD, call.namespace, name)
     sent = body.get("metadata", {})
     if sent.get("uid") and sent["uid"] != pod["metadata"]["uid"]:

@@ -12,6 +12,10 @@ from infra.sandbox.control_plane.schema import DecodeError, Problems, Type, cust
 Object = dict[str, Any]
 
 
+GO_FORMS = {"integer": "numeric (int or float)", "number": "numeric (int or float)", "array": "list", "object": "map"}
+"""How a typed patch words the form that a field has to have."""
+
+
 class Types:
     """Looks types up, and reads objects by them."""
 
@@ -72,13 +76,16 @@ class Types:
     def read_applied(self, call: Call, obj: Object) -> Object:
         """A configuration to apply. The real server fails hard on fields that the schema does not have."""
         kind = call.kind
-        where = f"{call.namespace + '/' if call.namespace else '/'}{call.name}"
+        metadata = obj.get("metadata") or {}
+        where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
         version = f"{kind.group + '/' if kind.group else ''}{kind.version}"
         prefix = f"failed to create typed patch object ({where}; {version}, Kind={kind.kind})"
         try:
             result, problems = self._read(kind, obj, keep_empty=True)
         except DecodeError as problem:
-            raise errors.internal(f"{prefix}: {problem}") from None
+            wanted = GO_FORMS.get(problem.wanted, problem.wanted)
+            text = f".{problem.path}: expected {wanted}, got {problem.found}" if problem.path else str(problem)
+            raise errors.internal(f"{prefix}: {text}") from None
         if problems:
             fields = [text.split('"')[1] for text in problems]
             worded = [f".{field}: field not declared in schema" for field in fields]

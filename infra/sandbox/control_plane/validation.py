@@ -7,15 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.sandbox.control_plane import errors, kindrules
-from infra.sandbox.control_plane.refusals import (
-    DNS_LABEL,
-    DNS_SUBDOMAIN,
-    LABEL_RULE,
-    SERVICE_NAME,
-    SERVICE_RULE,
-    SUBDOMAIN_RULE,
-    Refusals,
-)
+from infra.sandbox.control_plane.refusals import DNS_SUBDOMAIN, SUBDOMAIN_RULE, Refusals
 from infra.sandbox.control_plane.resources import Kind
 from infra.sandbox.control_plane.schema import Type
 
@@ -71,14 +63,12 @@ def _name(kind: Kind, name: str, found: Refusals) -> None:
             found.invalid("metadata.name", name, "may not contain '/' or '%'")
         return
     if kind.key in LABEL_NAMES:
-        pattern, rule = (SERVICE_NAME, SERVICE_RULE) if kind.plural == "services" else (DNS_LABEL, LABEL_RULE)
-        limit = 63
-    else:
-        pattern, rule, limit = DNS_SUBDOMAIN, SUBDOMAIN_RULE, 253
-    if len(name) > limit:
-        found.invalid("metadata.name", name, f"must be no more than {limit} characters")
-    if not pattern.fullmatch(name):
-        found.invalid("metadata.name", name, rule)
+        found.dns_label("metadata.name", name)
+        return
+    if len(name) > 253:
+        found.invalid("metadata.name", name, "must be no more than 253 characters")
+    if not DNS_SUBDOMAIN.fullmatch(name):
+        found.invalid("metadata.name", name, SUBDOMAIN_RULE)
 
 
 def _annotations(annotations: Object, found: Refusals) -> None:

@@ -123,7 +123,8 @@ class Hub:
         try:
             since = int(version)
         except ValueError:
-            raise errors.internal(f'strconv.ParseUint: parsing "{version}": invalid syntax') from None
+            why = f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
+            raise errors.internal(f"resourceVersion: {why}") from None
         history = self._store.history(kind)
         if since < history.compacted:
             raise errors.expired(f"too old resource version: {since} ({history.compacted})")

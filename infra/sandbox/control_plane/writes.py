@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from infra.sandbox.control_plane import apply, errors, patch, validation, views
+from infra.sandbox.control_plane import apply, defaults, errors, patch, strategy, validation, views
 from infra.sandbox.control_plane.call import Call
 from infra.sandbox.control_plane.resources import Kind
 from infra.sandbox.control_plane.schema import Type
@@ -67,8 +67,27 @@ class Writes:
             text = "Required value: name or generateName is required"
             cause = errors.Cause(reason="FieldValueRequired", message=text, field="metadata.name")
             raise errors.invalid(call.kind.group, call.kind.kind, "", [cause])
+        return self._insert(call, obj)
+
+    def _insert(self, call: Call, obj: Object) -> Object:
+        """Store a new object; its writer owns what it sent and the defaults of that, but not what admission adds."""
+        kind, metadata = call.kind, obj["metadata"]
+        kind_type = self._types.of(self._store.registry.stored(kind.key) or kind)
         metadata.pop("managedFields", None)
-        return self._store.insert(call.kind, obj, dry_run=call.dry_run, finish=self._finish(call))
+        if not kind.custom:
+            defaults.apply(kind.key, obj)
+        owned = obj
+        if kind.has_status and kind.key not in strategy.KEEPS_STATUS_ON_CREATE:
+            owned = {key: value for key, value in obj.items() if key != "status"}
+        entries = apply.created(kind_type, owned, call.manager, kind.api_version, self._store.now())
+        if entries:
+            metadata["managedFields"] = entries
+
+        def finish(new: Object, old: Object | None) -> Object:
+            validation.check(kind, kind_type, new, old, "")
+            return new
+
+        return self._store.insert(kind, obj, dry_run=call.dry_run, finish=finish)
 
     def replace(self, call: Call) -> Object:
         """PUT on an object or its status."""
@@ -77,8 +96,7 @@ class Writes:
         kind = call.kind
         if self._store.get(kind, call.namespace, call.name) is None and kind.key in CREATED_BY_PUT:
             metadata.pop("resourceVersion", None)
-            metadata.pop("managedFields", None)
-            return self._store.insert(kind, obj, dry_run=call.dry_run, finish=self._finish(call))
+            return self._insert(call, obj)
         if not metadata.get("resourceVersion") and (kind.custom or kind.key in NEEDS_VERSION):
             self._store.require(kind, call.namespace, call.name)
             text = "Invalid value: 0: must be specified for an update"
@@ -93,7 +111,7 @@ class Writes:
         accepted = [JSON_PATCH, MERGE, *([] if call.kind.custom else [STRATEGIC]), APPLY]
         if call.media_type not in accepted:
             if call.media_type != STRATEGIC:
-                raise errors.unsupported_media_type("415: Unsupported Media Type")
+                raise errors.ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
             listed = ", ".join(accepted)
             raise errors.unsupported_media_type(
                 f"the body of the request was in an unknown format - accepted media types include: {listed}"
@@ -163,7 +181,7 @@ class Writes:
     @staticmethod
     def _check_kind(kind: Kind, obj: Object) -> None:
         version, name = obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind
-        if version != kind.api_version:
+        if version != kind.api_version and name == kind.kind:
             raise errors.bad_request(
                 f"the API version in the data ({version}) does not match the expected API version ({kind.api_version})"
             )
@@ -180,11 +198,7 @@ class Writes:
 
         def finish(new: Object, old: Object | None) -> Object:
             validation.check(kind, kind_type, new, old, call.sub)
-            if old is None:
-                entries = apply.created(kind_type, new, call.manager, kind.api_version, store.now())
-            else:
-                entries = self._tracked(call, kind_type, new, old)
-            return _with_managers(new, entries)
+            return _with_managers(new, self._tracked(call, kind_type, new, old or {}))
 
         return finish
 
@@ -249,12 +263,10 @@ class Writes:
         if not isinstance(obj, dict):
             raise errors.bad_request("error decoding YAML: expected an object")
         kind = call.kind
-        if not obj.get("apiVersion") or not obj.get("kind"):
-            missing = "apiVersion" if not obj.get("apiVersion") else "Kind"
-            raise errors.bad_request(f"Object '{missing}' is missing in '{orjson.dumps(obj).decode()}'")
-        if (obj["apiVersion"], obj["kind"]) != (kind.api_version, kind.kind):
-            text = f"unexpected object type: {obj['apiVersion']}, Kind={obj['kind']}"
-            raise errors.bad_request(text)
+        if (obj.get("apiVersion"), obj.get("kind")) != (kind.api_version, kind.kind):
+            version = obj.get("apiVersion", "")
+            where = version if "/" in version else f"/{version}"
+            raise errors.bad_request(f"invalid object type: {where}, Kind={obj.get('kind', '')}")
         metadata = obj.setdefault("metadata", {})
         if metadata.get("managedFields"):
             raise errors.bad_request("metadata.managedFields must be nil")
