@@ -73,6 +73,13 @@ class EksPools:
         """Fix the size at what it is and switch node repair off; both fight a drain or a measurement."""
         group = self._must_exist(pool.name)
         prior = read_prior(group) or prior_of(group)
+        size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
+        wanted = {
+            "scalingConfig": {"minSize": size, "maxSize": max(size, 1), "desiredSize": size},
+            "nodeRepairConfig": {"enabled": False},
+        }
+        if _already(group, wanted):
+            return prior
         if read_prior(group) is None:
             # Before the change: a kill in between must not make our own values look like the prior ones.
             self.aws.call(
@@ -80,13 +87,7 @@ class EksPools:
                 self._what(pool.name),
                 {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: prior_text(prior)}},
             )
-        size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
-        wanted = {
-            "scalingConfig": {"minSize": size, "maxSize": max(size, 1), "desiredSize": size},
-            "nodeRepairConfig": {"enabled": False},
-        }
-        if not _already(group, wanted):
-            self._update(pool.name, wanted)
+        self._update(pool.name, wanted)
         return prior
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:

@@ -73,14 +73,17 @@ class GkePools:
         """Autoscaling and repair off, budgets respected by a later deletion. Repair stays on in a release channel."""
         described = self._must_exist(pool.name)
         labels = (described.get("config") or {}).get("resource_labels") or {}
-        prior = network.read_prior(labels.get(read.PRIOR_LABEL, ""))
-        if prior is None:
-            prior = network.prior_of(described)
-            self._label(pool.name, {**labels, read.PRIOR_LABEL: network.prior_text(prior)})
+        noted = network.read_prior(labels.get(read.PRIOR_LABEL, ""))
+        now = network.prior_of(described)
         forced = bool(self.describe_cluster().release_channel)
-        fenced = {**prior, "autoscaling": False, "repair": prior["repair"] and forced, "respect_pdb": True}
+        fenced = {**now, "autoscaling": False, "repair": now["repair"] and forced, "respect_pdb": True}
+        if now == fenced:
+            return noted or now
+        if noted is None:
+            # Before the change: a kill in between must not make our own values look like the prior ones.
+            self._label(pool.name, {**labels, read.PRIOR_LABEL: network.prior_text(now)})
         self._settle(pool.name, described, fenced)
-        return prior
+        return noted or now
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
         """Everything as it was, then the label that said so away. An absent pool is success."""
