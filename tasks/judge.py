@@ -7,7 +7,7 @@ defect is shown, unmeasured otherwise. The exit code follows the outcome.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -99,8 +99,9 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
         if reading.kind is Kind.NCCL_LOG or _says_something(proof):
             answers.append(answer_log(reading.nccl, proof.transport))
             verdicts.append(proof.verdict())
-    answers += _answers(reading)
-    verdicts += _bandwidth(reading, fabric, nodes)
+    figures = _bandwidth(reading, fabric, nodes)
+    answers += [_settled(answer, figures) for answer in _answers(reading)]
+    verdicts += figures
     return _result(reading.kind, answers, verdicts, None, proof)
 
 
@@ -113,6 +114,13 @@ def _answers(reading: Reading) -> list[Answer]:
         if reading.kind is Kind.ALL_REDUCE:
             return [answer_sweep(reading.payload)]
     return [answer_tests(reading.tests)] if reading.tests is not None else []
+
+
+def _settled(answer: Answer, figures: list[Verdict]) -> Answer:
+    """A table without a defect is healthy once its figures reach what the machine type reaches, and not before."""
+    if answer.verdict == "undetermined" and figures and all(v.outcome is Outcome.PASS for v in figures):
+        return replace(answer, verdict="healthy")
+    return answer
 
 
 def _prove(reading: Reading, log: NcclLog, fabric: Fabric | None, nodes: int | None) -> Proof:
@@ -154,6 +162,9 @@ def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> li
         return [
             _unmeasured(bandwidth.FLOOR, "the parameter line is missing, so which sizes belong to the run is unknown")
         ]
+    strange = sorted({r.size_bytes for r in test.rows} - set(sizes))
+    if strange:
+        return [_unmeasured(bandwidth.FLOOR, f"rows of sizes that the parameter line does not announce: {strange[:4]}")]
     return _judge_sweep(sweep_of_test(test), sizes, fabric, nodes)
 
 
