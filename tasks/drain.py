@@ -19,8 +19,8 @@ from infra.model.workload import Pod, Selector, Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, unfence
-from tasks.moving import MoveReport, WaveReport, judge_with, move, pod_end_dict
-from tasks.rules.decision import Act, Allowed, Context, strictest
+from tasks.moving import MoveReport, WaveReport, move, pod_end_dict, sentence_of
+from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
 from tasks.rules.placement import TargetShape
@@ -141,6 +141,14 @@ def drain_nodes(
     return _Drain(kube, tuple(dict.fromkeys(nodes)), options, clock or kube.clock, say, cancelled).run()
 
 
+_DAEMONSET = Decision(
+    act=Act.BLOCK,
+    code="daemonset",
+    reason="is managed by a DaemonSet, which would bring it back",
+    remedy="pass --ignore-daemonsets to leave it where it is",
+)
+
+
 class _Drain:
     """One stand-alone drain."""
 
@@ -206,33 +214,34 @@ class _Drain:
         findings: list[Finding] = []
         blocked: list[str] = []
         leaving = 0
-        for name in self.nodes:
-            for pod in now.pods_by_node.get(name, ()):
-                if self._fate(pod, context).fate is Fate.STAY:
-                    continue
-                decisions = decide(pod, context)
-                findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
-                if self._daemon_refused(pod, context):
-                    findings.append(_daemon(pod))
-                    blocked.append(name)
-                elif strictest(decisions) is Act.BLOCK:
-                    blocked.append(name)
-                else:
-                    leaving += 1
+        for pod in now.on(self.nodes):
+            if not self._picked(pod):
+                continue
+            decisions = self._decide(pod, context)
+            act = strictest(decisions)
+            findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
+            if act is Act.BLOCK:
+                blocked.append(pod.node)
+            elif act is not Act.SKIP:
+                leaving += 1
         return findings, list(dict.fromkeys(blocked)), leaving
 
-    def _daemon_refused(self, pod: Pod, context: Context) -> bool:
-        managed = any(d.code == "daemonset" for d in decide(pod, context))
-        return managed and not self.options.ignore_daemonsets
+    def _picked(self, pod: Pod) -> bool:
+        selector = self.options.pod_selector
+        return selector is None or selector.matches(pod.labels)
+
+    def _decide(self, pod: Pod, context: Context) -> tuple[Decision, ...]:
+        """The rules' answers; without --ignore-daemonsets a DaemonSet's pod is refused, as kubectl does."""
+        decisions = decide(pod, context)
+        if not self.options.ignore_daemonsets and any(d.code == "daemonset" for d in decisions):
+            return (_DAEMONSET,)
+        return decisions
 
     def _fate(self, pod: Pod, context: Context) -> Sentence:
         """As the rules say, for pods that the selector picks; the others stay."""
-        selector = self.options.pod_selector
-        if selector is not None and not selector.matches(pod.labels):
+        if not self._picked(pod):
             return Sentence(fate=Fate.STAY)
-        if self._daemon_refused(pod, context):
-            return Sentence(fate=Fate.HELD, code="daemonset", reason="managed by a DaemonSet")
-        return judge_with(context)(pod)
+        return sentence_of(self._decide(pod, context))
 
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
@@ -276,13 +285,3 @@ class _Drain:
             restored=() if done else restored,
             tally=evictor.tally,
         )
-
-
-def _daemon(pod: Pod) -> Finding:
-    return Finding(
-        level=Level.BLOCK,
-        code="daemonset",
-        object=f"pod {pod.key}",
-        observed="is managed by a DaemonSet, which would bring it back",
-        remedy="pass --ignore-daemonsets to leave it where it is",
-    )

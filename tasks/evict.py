@@ -15,6 +15,7 @@ from typing import Self
 
 from infra.clock import Clock
 from infra.kube.api import Kube
+from infra.kube.lines import Lines
 from infra.kube.pods import delete, evict
 from infra.kube.view import View
 from infra.model.workload import Pod
@@ -29,7 +30,8 @@ class Evictor:
     """Empties nodes, any number of times, over one view. Use as a context: its workers end with it."""
 
     def __init__(self, kube: Kube, view: View, *, rate: float, clock: Clock, workers: int = WORKERS) -> None:
-        self.kube, self.view, self.clock, self.workers = kube, view, clock, workers
+        self.view, self.clock, self.workers = view, clock, workers
+        self._lines = Lines(kube)
         self.tally = Tally()
         self.queues = Queues(rate)
         self._work: SimpleQueue[tuple[Job, bool, int | None] | None] = SimpleQueue()
@@ -54,8 +56,9 @@ class Evictor:
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
             job, past_budget, grace = item
-            reply = (delete if past_budget else evict)(self.kube, job.pod, grace=grace)
+            reply = (delete if past_budget else evict)(self._lines, job.pod, grace=grace)
             self.view.post(Done(job, reply, past_budget))
+        self._lines.close()
 
     def empty(
         self,

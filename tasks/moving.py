@@ -20,7 +20,7 @@ from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, unfence
 from tasks.gangs import GangEnd, Mover, unfinished
-from tasks.rules.decision import Act, Allowed, Context, strictest
+from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide, drains_last
 from tasks.rules.fencing import prior_of
 from tasks.rules.gangs import find_gangs, judge_gang
@@ -29,6 +29,7 @@ from tasks.rules.placement import shape_of
 from tasks.rules.settling import Health, health, unsettled
 from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
 
+_STAYS, _LEAVES = Sentence(fate=Fate.STAY), Sentence(fate=Fate.LEAVE)
 _LOOK = timedelta(seconds=5)  # between two looks at replacements or at a window, on the run's clock
 
 
@@ -134,20 +135,18 @@ def judge_with(
     def sentence(pod: Pod) -> Sentence:
         if held and pod.uid in held:
             return held[pod.uid]
-        decisions = tuple(
-            d
-            for d in decide(pod, context)
-            if d.act is not Act.WAIT and not (past_budgets and d.code in ("pdb-never", "pdb-unhealthy-pods"))
-        )
-        act = strictest(decisions)
-        if act is Act.SKIP:
-            return Sentence(fate=Fate.STAY)
-        if act is not Act.BLOCK:
-            return Sentence(fate=Fate.LEAVE)
-        first = next(d for d in decisions if d.act is Act.BLOCK)
-        return Sentence(fate=Fate.HELD, code=first.code, reason=first.reason, remedy=first.remedy)
+        return sentence_of(decide(pod, context), past_budgets=past_budgets)
 
     return sentence
+
+
+def sentence_of(decisions: tuple[Decision, ...], *, past_budgets: bool = False) -> Sentence:
+    """The rules' answers as the engine needs them."""
+    kept = [d for d in decisions if not (past_budgets and d.code in ("pdb-never", "pdb-unhealthy-pods"))]
+    block = next((d for d in kept if d.act is Act.BLOCK), None)
+    if block is not None:
+        return Sentence(fate=Fate.HELD, code=block.code, reason=block.reason, remedy=block.remedy)
+    return _STAYS if any(d.act is Act.SKIP for d in kept) else _LEAVES
 
 
 @dataclass(kw_only=True)

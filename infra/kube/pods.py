@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 from infra.errors import Status, Unreachable
-from infra.kube.api import Kube, read_status
+from infra.kube.api import read_status
+from infra.kube.lines import Lines
 from infra.model.workload import Pod
 
 TIMEOUT = 30.0  # seconds; the server itself retries budget writes for up to 10 s within one request
@@ -45,7 +46,7 @@ class Reply:
     retry_after: int | None = None
 
 
-def evict(kube: Kube, pod: Pod, *, grace: int | None = None, dry_run: bool = False) -> Reply:
+def evict(lines: Lines, pod: Pod, *, grace: int | None = None, dry_run: bool = False) -> Reply:
     """Ask for one eviction, of this very pod (UID precondition), with its own grace unless `grace` is given."""
     options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
     if grace is not None:
@@ -58,25 +59,25 @@ def evict(kube: Kube, pod: Pod, *, grace: int | None = None, dry_run: bool = Fal
         "metadata": {"name": pod.name, "namespace": pod.namespace},
         "deleteOptions": options,
     }
-    return _send(kube, "POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
+    return _send(lines, "POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
 
 
-def delete(kube: Kube, pod: Pod, *, grace: int | None = None) -> Reply:
+def delete(lines: Lines, pod: Pod, *, grace: int | None = None) -> Reply:
     """Delete this very pod, past any budget. Only for what a person has allowed."""
     body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     if grace is not None:
         body["gracePeriodSeconds"] = grace
-    return _send(kube, "DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)
+    return _send(lines, "DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)
 
 
-def _send(kube: Kube, method: str, path: str, body: Mapping[str, Any]) -> Reply:
+def _send(lines: Lines, method: str, path: str, body: Mapping[str, Any]) -> Reply:
     try:
-        response = kube.open(method, path, body=orjson.dumps(body), timeout=TIMEOUT)
+        code, retry_after, data = lines.send(method, path, orjson.dumps(body), TIMEOUT)
     except Unreachable as error:
         return Reply(answer=Answer.UNANSWERED, message=error.observed)
-    if response.status < 300:
+    if code < 300:
         return Reply(answer=Answer.ACCEPTED)
-    return read_reply(read_status(response.status, response.data, response.headers.get("Retry-After")))
+    return read_reply(read_status(code, data, retry_after))
 
 
 def read_reply(status: Status) -> Reply:

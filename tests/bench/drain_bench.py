@@ -3,8 +3,8 @@
     python -m tests.bench.drain_bench [NODES] [PODS]
 
 All parties meet the same kind of server, each a fresh one. kubectl is given fewer nodes and read per node, since its
-time is strictly linear in them (measured: 46 s for 10 nodes, 190 s for 40). kubectl mostly sleeps and we do not, so on a
-machine that is busy with something else the ratios to it come out too small.
+time is strictly linear in them (measured: 46 s for 10 nodes, 190 s for 40). kubectl mostly sleeps and we do not, so on
+a machine that is busy with something else the ratios to it come out too small.
 """
 
 from __future__ import annotations
