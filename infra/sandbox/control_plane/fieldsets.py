@@ -188,6 +188,8 @@ def _created(kind: Type, value: Any, *, fresh: bool) -> Node:
         return {element_key(kind, each): _marked(_created(kind.items or ANY, each, fresh=True)) for each in value}
     node: Node = {}
     for name, each in value.items():
+        if each is None:
+            continue
         field = child_type(kind, name)
         always = not fresh and _always_there(kind, name)
         child = _created(field, each, fresh=not always)

@@ -112,7 +112,7 @@ def _merge_list(present: list[Any], patch: list[Any], field: Type) -> list[Any]:
     result = list(present)
     for element in patch:
         if not isinstance(element, dict) or key not in element:
-            raise errors.bad_request(f"map: {go_map(element)} does not contain declared merge key: {key}")
+            raise errors.internal(f"map: {go_map(element)} does not contain declared merge key: {key}")
         at = next((i for i, each in enumerate(result) if each.get(key) == element[key]), None)
         if element.get("$patch") == "delete":
             result = [each for each in result if each.get(key) != element[key]]

@@ -134,7 +134,9 @@ def _fill_struct(target: Type, schema: Object) -> None:
     target.fields = {name: _built_in(each) for name, each in schema["properties"].items()}
     target.inline = frozenset(name for name, each in schema["properties"].items() if each.get("default") == {})
     target.zeros = {
-        name: each["default"] for name, each in schema["properties"].items() if each.get("default") in ZEROS
+        name: each["default"]
+        for name, each in schema["properties"].items()
+        if each.get("default") in ZEROS and (each["default"] == "" or name in target.required)
     }
     if target.name.endswith("Condition") or target.name == "Event":
         timed = ("time", "micro-time")

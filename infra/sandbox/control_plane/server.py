@@ -31,6 +31,8 @@ OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "dele
 REVIEWS = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 ACCEPTED = ("application/json", "application/*", "*/*", "application/yaml")
 
+ENDPOINTS_NOTICE = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+
 log = logging.getLogger(__name__)
 
 
@@ -292,6 +294,8 @@ class Server:
     def _answer(self, body: Any, call: Call | None = None, code: int = 200) -> web.Response:
         response = self._response(code, orjson.dumps(body), JSON)
         if call is not None:
+            if call.kind.plural == "endpoints":
+                call.warnings.append(ENDPOINTS_NOTICE)
             for warning in dict.fromkeys(call.warnings):
                 escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
                 response.headers.add("Warning", f'299 - "{escaped}"')

@@ -112,11 +112,6 @@ def _new_job(job: Object) -> None:
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
 
 
-def _new_daemon_set(daemon_set: Object) -> None:
-    annotations = daemon_set["metadata"].get("annotations", {})
-    daemon_set["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "1", **annotations}
-
-
 def _new_volume(volume: Object) -> None:
     volume["status"]["lastPhaseTransitionTime"] = volume["metadata"]["creationTimestamp"]
 
@@ -126,7 +121,6 @@ _ON_CREATE = {
     ("", "pods"): _new_pod,
     ("", "namespaces"): _new_namespace,
     ("batch", "jobs"): _new_job,
-    ("apps", "daemonsets"): _new_daemon_set,
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from infra.sandbox.control_plane import errors
 from infra.sandbox.control_plane.call import Call
 from infra.sandbox.control_plane.resources import Kind
@@ -109,7 +111,7 @@ class Types:
 
     @staticmethod
     def _bad_patch(patch_text: str, why: str) -> errors.ApiError:
-        text = f'Invalid value: "{patch_text}": {why}'
+        text = f"Invalid value: {orjson.dumps(patch_text).decode()}: {why}"
         cause = errors.Cause(reason="FieldValueInvalid", message=text, field="patch")
         return errors.invalid("", "", "", [cause])
 

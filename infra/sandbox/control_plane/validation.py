@@ -15,8 +15,9 @@ Object = dict[str, Any]
 
 ANNOTATIONS_LIMIT = 256 * 1024
 LABEL_NAMES = frozenset({("", "namespaces"), ("", "services")})
-PATH_NAMES = frozenset({("rbac.authorization.k8s.io", plural) for plural in
-                        ("roles", "clusterroles", "rolebindings", "clusterrolebindings")})  # fmt: skip
+PATH_NAMES = frozenset(
+    ("rbac.authorization.k8s.io", plural) for plural in ("roles", "clusterroles", "rolebindings", "clusterrolebindings")
+)
 """RBAC names may hold almost anything that a path can."""
 COMPARED: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (("minimum", "greater than or equal to", lambda value, limit: value >= limit),
             ("maximum", "less than or equal to", lambda value, limit: value <= limit))  # fmt: skip

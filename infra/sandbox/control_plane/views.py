@@ -17,6 +17,8 @@ EVENT_NAMES = {
     "count": "deprecatedCount",
     "reportingComponent": "reportingController",
 }
+UNSET = ("reportingComponent", "reportingInstance")
+"""Always there in the stored form, left out when empty in the newer one."""
 STORED_NAMES = {new: old for old, new in EVENT_NAMES.items()}
 
 
@@ -31,7 +33,8 @@ def shown(kind: Kind, obj: Object) -> Object:
         return obj if obj["apiVersion"] == kind.api_version else {**obj, "apiVersion": kind.api_version}
     if not is_view(kind):
         return obj
-    return {EVENT_NAMES.get(name, name): value for name, value in obj.items()} | {"apiVersion": kind.api_version}
+    seen = {EVENT_NAMES.get(name, name): value for name, value in obj.items() if value or name not in UNSET}
+    return seen | {"apiVersion": kind.api_version}
 
 
 def stored(kind: Kind, obj: Object) -> Object:
