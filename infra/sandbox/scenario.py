@@ -61,8 +61,8 @@ class LustreSpec(Strict):
     """The Lustre file system, and how its clients reach it."""
 
     zone: Literal["same", "other"] = Field(default="same", description="As the target pool's, or another one")
-    capacity_tib: float = Field(default=19.2, gt=0)
-    mb_s_per_tib: float = Field(default=500.0, gt=0)
+    capacity_tib: float = Field(default=76.8, gt=0)
+    mb_s_per_tib: float = Field(default=1000.0, gt=0)
 
 
 class ImageMissing(Strict):

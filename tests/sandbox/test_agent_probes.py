@@ -218,3 +218,12 @@ def test_fio_reports_both_of_its_jobs(lab):
     assert write["write"]["bw_bytes"] > 1e9
     assert write["read"]["bw_bytes"] == 0
     assert read["read"]["io_bytes"] == pytest.approx(read["read"]["bw_bytes"] * 30, rel=0.01)
+
+
+def test_the_file_system_is_reached_by_the_node_not_by_the_pods_devices(lab):
+    """A Lustre client is in the kernel: a pod without an EFA device still reads over the node's EFA."""
+    command = ["fio", "--output-format=json", "--bs=4M", "--size=64G", "--numjobs=16", "--iodepth=16", "--name=read"]
+    lab.create(probe("kernel", ["a"], command, efa=0))
+    _, logs = finish(lab, "kernel")
+    (read,) = json.loads(logs[0][logs[0].index("{") :])["jobs"]
+    assert read["read"]["bw_bytes"] > 12.5e9  # more than any TCP client gets

@@ -208,3 +208,23 @@ def test_lines_come_in_order_of_time():
         moments = [line.at for line in transcript.lines]
         assert moments == sorted(moments)
         assert moments[-1] <= transcript.seconds
+
+
+@pytest.mark.parametrize(
+    ("release", "transport", "loss", "expected"),
+    [
+        ("24.07", "efa", "", {"transport": "efa", "rdma": True, "fallback": False, "gdr": "all"}),
+        ("25.09", "efa", "", {"transport": "efa", "rdma": True, "fallback": False, "gdr": "all"}),
+        ("24.07", "socket", "no-device", {"transport": "socket", "rdma": False, "fallback": True}),
+        ("25.09", "socket", "no-device", {"transport": "socket", "rdma": False, "fallback": True}),
+    ],
+)
+def test_the_reader_of_real_logs_reads_these_alike(release, transport, loss, expected):
+    import io
+
+    from tasks.judge import judge
+
+    for log in texts(setting(transport, image=NGC.format(release), loss=loss), rounds=2):
+        answer = judge(io.BytesIO("\n".join(log).encode())).to_json()
+        assert {key: answer[key] for key in expected} == expected
+        assert (answer["nranks"], answer["nnodes"]) == (16, 2)

@@ -156,3 +156,13 @@ def test_in_the_foreground_it_prints_one_line_and_ends_on_a_signal(tmp_path: Pat
         child.send_signal(signal.SIGTERM)
         rest, errors = child.communicate(timeout=20)
     assert (child.returncode, rest, errors) == (0, "", "")
+
+
+@pytest.mark.real
+def test_the_same_scenario_comes_up_on_a_real_control_plane():
+    with run.start("healthy", "gke", control_plane="real") as sandbox:
+        assert len(source_nodes(sandbox)) == 4
+        pods = sandbox.api.list_items("/api/v1/pods")
+        assert {p["status"]["phase"] for p in pods} == {"Running"}
+        assert sandbox.clock.rate == 1
+    assert sandbox.agent.failures == []

@@ -59,7 +59,7 @@ class Agent:
         seed: str = "",
     ) -> None:
         self.clock, self.defects, self.seed = clock, defects or Defects(), seed
-        self.lustre = lustre or FileSystem(capacity_tib=19.2, mb_s_per_tib=500.0)
+        self.lustre = lustre or FileSystem(capacity_tib=76.8, mb_s_per_tib=1000.0)
         self.lustre_zone = lustre_zone
         self.nodes: dict[str, SimulatedNode] = {}
         self.pods: dict[str, PodWorker] = {}

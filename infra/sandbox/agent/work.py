@@ -25,17 +25,22 @@ ZONE = "topology.kubernetes.io/zone"
 KEPT_STEPS = 2000  # of a training log that has been growing for months
 
 
-def host_of(agent: Agent, worker: PodWorker) -> Host | None:
-    """The node as the pod sees it: only the devices that it was given. None for an unknown machine type."""
+def host_of(agent: Agent, worker: PodWorker, *, kernel: bool = False) -> Host | None:
+    """The node as the pod sees it: only the devices that it was given. None for an unknown machine type.
+
+    `kernel`: as the node's own kernel sees it (a Lustre client), whatever the pod was given.
+    """
     node = agent.nodes[worker.node]
     machine = machine_of(node.machine_type)
     if machine is None:
         return None
     asked = sum(read.granted(worker.pod, resource) for resource in machine.fabric.rdma_resources)
+    if kernel:
+        asked = machine.fabric.nics
     position = agent.position(node)
     rates = agent.defects.nic_rates(node.pool, position, machine.fabric.nics)
     nics = rates[: min(asked, len(rates))] if node.hardware.get("rdma") else ()
-    transport, loss = _transport(machine, worker.pod, nics)
+    transport, loss = _transport(machine, worker.pod, nics, kernel=kernel)
     return Host(
         node=node.name,
         machine=machine,
@@ -46,12 +51,16 @@ def host_of(agent: Agent, worker: PodWorker) -> Host | None:
     )
 
 
-def _transport(machine: Machine, pod: Mapping[str, Any], nics: tuple[float, ...]) -> tuple[Transport, Loss]:
+def _transport(
+    machine: Machine, pod: Mapping[str, Any], nics: tuple[float, ...], *, kernel: bool
+) -> tuple[Transport, Loss]:
     kind = machine.fabric.kind
     if kind not in ("efa", "roce", "tcpxo", "tcpx"):
         return "socket", ""
     if not any(rate > 0 for rate in nics):
         return "socket", "no-device"
+    if kernel:
+        return kind, ""  # type: ignore[return-value]  # checked against the same words above
     # EFA's plugin comes with the image, Google's from the node: it must be mounted.
     needed = {mount.host for mount in machine.fabric.host_mounts if "nvidia" not in mount.host}
     if not needed <= set(read.host_paths(pod)) or read.knob(pod, "network-plugin", "true") == "false":
@@ -95,7 +104,7 @@ def _unknown_machine() -> Transcript:
 
 def run_alone(agent: Agent, worker: PodWorker, program: DeviceReport | Fio) -> Transcript:
     """The transcript of a program that looks at its own node."""
-    host = host_of(agent, worker)
+    host = host_of(agent, worker, kernel=isinstance(program, Fio))
     if host is None:
         return _unknown_machine()
     spec = worker.pod["spec"]["containers"][0]
