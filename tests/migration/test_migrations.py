@@ -1,0 +1,139 @@
+"""Whole migrations, as a person runs them: the founding story refused, the same spec passing, on both clouds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.model.record import FENCE_TAINT, PRIOR, RUN, UNPROVEN_TAINT, Step, StepState
+
+
+def pods(kube: Any) -> dict[str, str]:
+    """UIDs of the workloads' pods by namespace/name."""
+    return {
+        f"{p['metadata']['namespace']}/{p['metadata']['name']}": p["metadata"]["uid"]
+        for p in kube.list("/api/v1/pods")
+        if p["metadata"]["namespace"] not in ("kube-system", "poolshift")
+    }
+
+
+def pool_nodes(kube: Any, name: str) -> list[dict[str, Any]]:
+    return [n for n in kube.list("/api/v1/nodes") if name in n["metadata"]["labels"].values()]
+
+
+def taints(node: dict[str, Any]) -> set[str]:
+    return {t["key"] for t in node["spec"].get("taints") or ()}
+
+
+@pytest.mark.parametrize("cloud", ["eks", "gke"])
+def test_a_pool_whose_rdma_plugin_never_started_is_refused_and_the_old_pool_untouched(
+    stage: Callable[..., Any], cloud: str
+) -> None:
+    here = stage("plugin-image-missing", cloud)
+    before = pods(here.kube)
+
+    ended = here.migrate()
+
+    assert ended.code == 3, ended.err
+    record = here.record()
+    assert record.steps[Step.GATE].state is StepState.HELD
+    assert Step.MIGRATE not in record.steps
+    readiness = json.dumps(dict(record.steps[Step.READINESS].data))
+    assert "plugin-image-missing" in readiness
+    image = "aws-efa-k8s-device-plugin" if cloud == "eks" else "nccl-plugin-gib"
+    assert image in readiness
+    assert "on TCP sockets on 32 of 32 ranks" in record.steps[Step.VALIDATE].summary + json.dumps(
+        dict(record.steps[Step.VALIDATE].data)
+    )
+    assert pods(here.kube) == before
+    old, new = pool_nodes(here.kube, "gpu-old"), pool_nodes(here.kube, "gpu-rdma")
+    assert old
+    assert new
+    assert all(FENCE_TAINT not in taints(n) and not n["spec"].get("unschedulable") for n in old)
+    assert all(UNPROVEN_TAINT in taints(n) for n in new)
+    assert not list(here.kube.list("/apis/batch/v1/namespaces/poolshift/jobs"))
+
+
+@pytest.mark.parametrize("cloud", ["eks", "gke"])
+def test_a_proven_pool_takes_the_work_and_the_old_one_is_retired(stage: Callable[..., Any], cloud: str) -> None:
+    here = stage("healthy", cloud)
+    before = pods(here.kube)
+
+    ended = here.run("migrate", str(here.spec), "--json")
+
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    assert result["simulated"] is True
+    record = here.record()
+    assert [s for s in Step if s is not Step.APPROVAL] == [s for s in Step if s in record.steps]
+    assert all(entry.state is StepState.DONE for entry in record.steps.values())
+    after = pods(here.kube)
+    assert len(after) == len(before)
+    assert not set(before.values()) & set(after.values())
+    assert pool_nodes(here.kube, "gpu-old") == []
+    assert all(UNPROVEN_TAINT not in taints(n) for n in pool_nodes(here.kube, "gpu-rdma"))
+    report = Path(result["report"])
+    assert "retired" in report.read_text()
+    assert "simulated" in report.read_text()
+    assert json.loads(report.with_name("report.json").read_text())["story"]["figures"]
+    again = here.run("migrate", str(here.spec))
+    assert again.code == 0, again.err
+    assert "done before" in again.err
+    status = here.run("status", "--json")
+    assert json.loads(status.out)[0]["at"] == "after report"
+
+
+def test_a_held_gate_opens_once_the_plugin_is_mended_and_the_same_command_is_run_again(
+    stage: Callable[..., Any],
+) -> None:
+    here = stage("plugin-image-missing")
+    assert here.migrate().code == 3
+
+    patch = {
+        "spec": {
+            "template": {"spec": {"containers": [{"name": "aws-efa-k8s-device-plugin", "image": "example.com/efa:v9"}]}}
+        }
+    }
+    path = "/apis/apps/v1/namespaces/kube-system/daemonsets/aws-efa-k8s-device-plugin"
+    here.kube.request("PATCH", path, body=patch, content_type="application/strategic-merge-patch+json")
+    ended = here.migrate()
+
+    assert ended.code == 0, ended.err
+
+
+def test_a_migration_that_was_refused_is_rolled_back_without_a_trace(stage: Callable[..., Any]) -> None:
+    here = stage("plugin-image-missing")
+    before = pods(here.kube)
+    assert here.migrate().code == 3
+
+    ended = here.run("rollback", str(here.spec), "--remove-target")
+
+    assert ended.code == 0, ended.err
+    assert pool_nodes(here.kube, "gpu-rdma") == []
+    assert pods(here.kube) == before
+    assert json.loads(here.run("status", "--json").out) == []
+    for node in pool_nodes(here.kube, "gpu-old"):
+        marks = {**node["metadata"]["labels"], **node["metadata"].get("annotations", {})}
+        assert not {RUN, PRIOR} & set(marks)
+
+
+def test_a_plugin_that_broke_long_ago_is_named_with_the_number_of_days(
+    stage: Callable[..., Any], tmp_path: Path
+) -> None:
+    here = stage("plugin-broken-271-days")
+    spec = tmp_path / "revalidate.yaml"
+    spec.write_text(
+        "name: nightly\npools:\n- {kind: eks, region: us-east-2, cluster: train, name: gpu-old}\n"
+        "probe_idle_nodes: false\n"
+    )
+
+    ended = here.run("revalidate", str(spec), "--json")
+
+    assert ended.code == 3, ended.err
+    (pool,) = json.loads(ended.out)["pools"]
+    assert "(271 days)" in pool["since"]
+    assert "aws-efa-k8s-device-plugin" in pool["summary"]
