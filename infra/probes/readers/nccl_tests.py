@@ -12,12 +12,12 @@ from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
 from infra.probes.readers.nccl_prefix import HEAD
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
+_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
 _MARKS = re.compile(
     rb"#|Out of bounds values|Avg bus bandwidth|_perf\b|Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version "
-    rb"|\d +-?\d+ +[a-z]\w+ +(?:[a-z]+ +)?(?:-?\d+ +)?[\d.]+"
+    rb"|\d\s+\d+\s+" + _TYPE + rb"\s"
 )
 _FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
-_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
 _ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + _TYPE + rb")\s+(.*)$")
 _LOOKALIKE_ROW = re.compile(r"(?:^|[\s>|:\])])(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?i?B)?\s+(?P<rest>[\d.].*)$")
 _OP = re.compile(

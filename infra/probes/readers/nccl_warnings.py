@@ -92,6 +92,6 @@ def _facts(text: str, named: dict[str, str]) -> dict[str, Any]:
             facts["dev"] = match["dev"]
         if match["nic"]:
             facts["nic"] = match["nic"]
-    if "GID ::ffff:" in text:
+    if re.search(r"[Gg][Ii][Dd]s?:? ?::ffff:", text):
         facts["link_layer"] = "RoCE"  # an IPv4-mapped GID exists on RoCE v2 only
     return facts

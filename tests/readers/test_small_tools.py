@@ -1,0 +1,316 @@
+# ruff: noqa: E501 - what a tool printed stands on one line here as it did there
+"""fio, IOR, elbencho, perftest, libfabric's and the verbs tools, counters, device plugins."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from case_files import differences
+
+from infra.probes.readers.lines import from_text
+from tasks.judge import judge
+
+PERFTEST_RULE = "-" * 87
+PERFTEST = f"""{PERFTEST_RULE}
+                    RDMA_Write BW Test
+ Dual-port       : OFF		Device         : mlx5_0
+ Number of qps   : 1		Transport type : IB
+ Connection type : RC		Using SRQ      : OFF
+ Mtu             : 4096[B]
+ Link type       : Ethernet
+{PERFTEST_RULE}
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      5000             392.11             391.72		   0.747144
+{PERFTEST_RULE}
+"""
+FIO_JSON = {
+    "fio version": "fio-3.36",
+    "global options": {"direct": "1"},
+    "jobs": [
+        {
+            "jobname": "seq",
+            "error": 0,
+            "read": {
+                "io_bytes": 64 << 30,
+                "bw_bytes": 12_000_000_000,
+                "bw": 11718750,
+                "iops": 11444.0,
+                "runtime": 5700,
+                "total_ios": 65536,
+                "short_ios": 0,
+                "clat_ns": {"mean": 1.5e6},
+            },
+            "write": {"io_bytes": 0, "bw_bytes": 0, "bw": 0, "iops": 0, "runtime": 0, "total_ios": 0, "short_ios": 0},
+        }
+    ],
+}
+FI_INFO = "".join(
+    f"provider: efa\n    fabric: {fabric}\n    domain: rdmap{n}s0-rdm\n    version: 201.0\n    type: FI_EP_RDM\n"
+    "    protocol: FI_PROTO_EFA\n"
+    for n in range(16)
+    for fabric in ("efa", "efa-direct")
+)
+PINGPONG = """bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
+64      10      =10      1.2k        0.00s     11.13       5.75       0.17
+1m      10      =10      20m         0.01s   1873.21     559.77       0.00
+"""
+
+
+def ibstat(*states: str) -> str:
+    return "".join(
+        f"CA 'rdmap{n}s0'\n\tCA type: \n\tNumber of ports: 1\n\tPort 1:\n\t\tState: {state}\n"
+        "\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tLink layer: Unknown\n"
+        for n, state in enumerate(states)
+    )
+
+
+TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "perftest-gbps": (
+        PERFTEST,
+        {
+            "tool": "perftest",
+            "bw_average_gbps": 391.72,
+            "bw_peak_gbps": 392.11,
+            "msg_size_bytes": 65536,
+            "device": "mlx5_0",
+            "link_type": "Ethernet",
+            "complete": True,
+        },
+        4,
+    ),
+    "perftest-mib": (
+        PERFTEST.replace("Gb/sec", "MiB/sec"),
+        {"bw_average_mib_s": 391.72, "bw_average_gbps": None},
+        4,
+    ),
+    "perftest-cut": (
+        PERFTEST[: PERFTEST.rindex("391.72")],
+        {"tool": "perftest", "bw_average_gbps": None, "complete": False},
+        4,
+    ),
+    "perftest-latency": (
+        "                    RDMA_Write Latency Test\n #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    "
+        "t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]\n 2       1000          1.79           "
+        "5.68         1.83               1.85            0.13            2.04                    5.68\n"
+        + PERFTEST_RULE
+        + "\n",
+        {"t_avg_us": 1.85, "msg_size_bytes": 2, "complete": True},
+        4,
+    ),
+    "perftest-failed": (
+        PERFTEST.split(" #bytes")[0] + " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n",
+        {"tool": "perftest", "healthy": False, "verdict": "failed"},
+        3,
+    ),
+    "perftest-json": (
+        json.dumps(
+            {
+                "test_info": {"test": "Write", "Device": "mlx5_0", "Link_type": "Ethernet", "rate_units": "Gb/sec"},
+                "results": {
+                    "MsgSize": 65536,
+                    "n_iterations": 5000,
+                    "BW_peak": 392.1,
+                    "BW_average": 391.7,
+                    "MsgRate": 0.7,
+                },
+            }
+        ),
+        {"tool": "perftest", "bw_average_gbps": 391.7, "msg_size_bytes": 65536},
+        4,
+    ),
+    "perftest-json-without-unit": (
+        json.dumps({"test_info": {"test": "Write"}, "results": {"MsgSize": 65536, "BW_average": 391.7}}),
+        {"bw_average_gbps": None, "bw_average_as_printed": 391.7},
+        4,
+    ),
+    "fi-info": (FI_INFO, {"tool": "fi_info", "efa_device_found": True, "efa_domains": 16, "provider": "efa"}, 4),
+    "fi-info-none": (
+        "fi_getinfo: -61 (No data available)\n",
+        {"tool": "fi_info", "efa_device_found": False, "error": -61},
+        3,
+    ),
+    "fi-info-tool-missing": (
+        "bash: fi_info: command not found\n",
+        {"tool": "fi_info", "efa_device_found": None, "cause": "tool-missing", "healthy": None},
+        4,
+    ),
+    "fi-pingpong-tcp": (
+        "$ fi_pingpong -p tcp -e rdm 127.0.0.1\n" + PINGPONG,
+        {"tool": "fi_pingpong", "provider": "tcp", "rdma": False, "peak_mb_s": 1873.21, "cause": "not-rdma"},
+        3,
+    ),
+    "fi-pingpong-unknown": (PINGPONG, {"tool": "fi_pingpong", "provider": None, "rdma": None}, 4),
+    "ibv-devinfo": (
+        "hca_id:\tmlx5_0\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t28.39.1002\n\t\tport:\t1\n\t\t\tstate:\t\t\t"
+        "PORT_ACTIVE (4)\n\t\t\tactive_mtu:\t\t4096 (5)\n\t\t\tactive_width:\t\t4X (2)\n\t\t\tactive_speed:\t\t100.0 Gbps (128)\n"
+        "\t\t\tlink_layer:\t\tInfiniBand\n",
+        {
+            "tool": "ibv_devinfo",
+            "device": "mlx5_0",
+            "state": "PORT_ACTIVE",
+            "active_mtu_bytes": 4096,
+            "rate_gbps": 400.0,
+            "healthy": True,
+            "efa": False,
+        },
+        4,
+    ),
+    "ibv-devinfo-none": (
+        "No IB devices found\n",
+        {"tool": "ibv_devinfo", "cause": "no-ib-device", "healthy": False},
+        3,
+    ),
+    "ibstat-two": (ibstat("Active", "Active"), {"tool": "ibstat", "device_count": 2, "healthy": True}, 4),
+    "ibstat-down": (
+        ibstat("Active", "Down"),
+        {"tool": "ibstat", "healthy": False, "down": ["rdmap1s0"], "cause": "port-down"},
+        3,
+    ),
+    "counters-rdma-statistic": (
+        "link rdmap86s0/1 tx_bytes 1000 tx_pkts 4 rx_bytes 2000 rdma_read_bytes 7 rx_drops 0\n"
+        "link rdmap87s0/1 tx_bytes 10 tx_pkts 4 rx_bytes 20 rdma_read_bytes 0 rx_drops 3\n",
+        {"tool": "counters", "tx_bytes": 1010, "rx_bytes": 2020, "errors": {"rdmap87s0.rx_drops": 3}},
+        4,
+    ),
+    "counters-mlx5-words": (
+        "/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data:1000\n"
+        "/sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data:500\n",
+        {"tool": "counters", "tx_bytes": 4000, "rx_bytes": 2000},
+        4,
+    ),
+    "counters-two-snapshots": (
+        "/sys/class/infiniband/rdmap0s0/ports/1/hw_counters/tx_bytes:1000\n"
+        "/sys/class/infiniband/rdmap0s0/ports/1/hw_counters/tx_bytes:5000\n",
+        {"moved_bytes": 4000, "tx_bytes": 5000},
+        4,
+    ),
+    "lnet": (
+        "net:\n    - net type: efa\n      local NI(s):\n        - nid: 10.0.0.1@efa\n          statistics:\n              "
+        "send_count: 900\n              recv_count: 800\n    - net type: tcp\n      local NI(s):\n        - nid: 10.0.0.1@tcp\n"
+        "          statistics:\n              send_count: 10\n              recv_count: 12\n",
+        {
+            "tool": "lnetctl",
+            "nets": {"efa": {"send_count": 900, "recv_count": 800}, "tcp": {"send_count": 10, "recv_count": 12}},
+        },
+        4,
+    ),
+    "fio-json": (
+        "fio: this platform does not support process shared mutexes\n" + json.dumps(FIO_JSON),
+        {
+            "tool": "fio",
+            "valid_json": True,
+            "read_bytes_s": 12_000_000_000,
+            "write_bytes_s": 0,
+            "direct": True,
+            "complete": True,
+            "bytes_per_io": 1048576,
+            "suspicious": False,
+        },
+        4,
+    ),
+    "fio-json-error": (
+        json.dumps(FIO_JSON | {"jobs": [FIO_JSON["jobs"][0] | {"error": 5}]}),  # type: ignore[index]
+        {"tool": "fio", "verdict": "failed", "healthy": False},
+        3,
+    ),
+    "fio3-text": (
+        "seq: (groupid=0, jobs=8): err= 0: pid=77: Fri Mar 13 22:26:02 2026\n  read: IOPS=11.4k, BW=11.2GiB/s\n\n"
+        "Run status group 0 (all jobs):\n   READ: bw=11.2GiB/s (12.0GB/s), 11.2GiB/s-11.2GiB/s (12.0GB/s-12.0GB/s), "
+        "io=672GiB (722GB), run=60001-60001msec\n",
+        {"tool": "fio", "format": "fio3", "read_mib_s": 11468.8, "complete": True, "healthy": None},
+        4,
+    ),
+    "fio-text-error": (
+        "seq: (groupid=0, jobs=1): err= 5 (file:io_u.c): pid=77\n\nRun status group 0 (all jobs):\n",
+        {"tool": "fio", "verdict": "failed"},
+        3,
+    ),
+    "ior-json": (
+        json.dumps(
+            {
+                "Version": "4.0.0",
+                "tests": [
+                    {
+                        "Results": [
+                            [{"access": "write", "bwMiB": 25110.5, "iter": 0}],
+                            [{"access": "read", "bwMiB": 22660.25, "iter": 0}],
+                        ]
+                    }
+                ],
+            }
+        ),
+        {"tool": "ior", "max_write_mib_s": 25110.5, "max_read_mib_s": 22660.25},
+        4,
+    ),
+    "elbencho": (
+        "OPERATION   RESULT TYPE         FIRST DONE   LAST DONE\n=========== ================    ==========   =========\n"
+        "WRITE       Elapsed time     :     10.832s     11.071s\n            IOPS             :       16905       16612\n"
+        "            Throughput MiB/s :       16905       16612\n---\n"
+        "READ        Elapsed time     :      9.100s      9.400s\n            Throughput MiB/s :       20100       19800\n---\n",
+        {"tool": "elbencho", "write_first_mib_s": 16905.0, "write_last_mib_s": 16612.0, "read_last_mib_s": 19800.0},
+        4,
+    ),
+    "plugin-registered": (
+        "2026/03/13 22:26:02 Starting FS watcher.\n2026/03/13 22:26:02 Registered device plugin for 'nvidia.com/gpu' with Kubelet\n",
+        {"component": "nvidia-device-plugin", "healthy": True, "started": "2026-03-13T22:26:02"},
+        4,
+    ),
+    "plugin-efa-none": (
+        "2026/03/13 22:26:02 Fetching EFA devices.\n2026/03/13 22:26:02 No devices found.\n",
+        {"component": "aws-efa-k8s-device-plugin", "healthy": False, "cause": "no-devices"},
+        3,
+    ),
+    "plugin-wrong-architecture": (
+        "exec /usr/bin/efa-k8s-device-plugin: exec format error\n",
+        {"healthy": False, "cause": "exec-format-error"},
+        3,
+    ),
+    "plugin-recovered": (
+        "I0819 07:02:54.756486       1 main.go:235] Starting NVIDIA Device Plugin\n"
+        "E0819 07:02:54.757556       1 main.go:1] Failed to initialize NVML: Driver Not Loaded\n"
+        "I0819 07:09:54.757556       1 server.go:1] Registered device plugin for 'nvidia.com/gpu' with Kubelet\n",
+        {"component": "nvidia-device-plugin", "healthy": True, "cause": None, "started": "08-19T07:02:54"},
+        4,
+    ),
+    "plugin-rdma-shared-empty": (
+        "2026/03/13 22:26:02 Starting K8s RDMA Shared Device Plugin version= master\n"
+        "2026/03/13 22:26:02 Warning: no devices in device pool, creating empty resource server for hca_shared_devices_a\n",
+        {"component": "rdma-shared-device-plugin", "healthy": False, "cause": "no-devices"},
+        3,
+    ),
+    "nothing-known": (
+        "Hello, this is a letter about the weather.\n",
+        {"kind": "unknown", "verdict": "undetermined"},
+        4,
+    ),
+    "empty": ("", {"kind": "unknown", "verdict": "undetermined"}, 4),
+}
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_reads_the_tool(name: str) -> None:
+    """The tool is found by itself, and its figures keep their unit."""
+    text, expect, exit_code = TOOLS[name]
+    answer = judge(from_text(text))
+    assert differences(expect, json.loads(json.dumps(answer.to_json()))) == []
+    assert answer.exit_code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "exit_code"),
+    [
+        pytest.param(FI_INFO, "p5en.48xlarge", 0, id="all-efa-domains"),
+        pytest.param(FI_INFO, "p5.48xlarge", 3, id="half-of-the-efa-domains"),
+        pytest.param(ibstat(*["Active"] * 16), "p5en.48xlarge", 0, id="all-ports"),
+        pytest.param(ibstat(*["Active"] * 15), "p5en.48xlarge", 3, id="a-port-is-missing"),
+        pytest.param(PERFTEST, "a3-ultragpu-8g", 0, id="a-nic-at-rate"),
+        pytest.param(PERFTEST.replace("391.72", "191.72"), "a3-ultragpu-8g", 3, id="a-nic-at-half-rate"),
+        pytest.param(PERFTEST.replace("391.72", "791.72"), "a3-ultragpu-8g", 4, id="faster-than-the-wire"),
+        pytest.param(FI_INFO[:-40], "p5en.48xlarge", 4, id="cut"),
+    ],
+)
+def test_a_machine_type_turns_figures_into_verdicts(text: str, machine: str, exit_code: int) -> None:
+    """Only against an expectation can a device list or a bandwidth pass."""
+    assert judge(from_text(text), machine_type=machine).exit_code == exit_code
