@@ -8,6 +8,7 @@ from typing import Any
 World = Any
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
+NO_CLAIMS = "no new claims to deallocate"
 NO_VICTIMS = "No preemption victims found for incoming pod"
 
 
@@ -53,7 +54,7 @@ def test_the_message_counts_each_reason(world: World) -> None:
     world.settle()
     assert message(world, "late") == (
         "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu. "
-        f"preemption: 0/4 nodes are available: 2 {NO_VICTIMS}, 2 {NOT_HELPFUL}."
+        f"{NO_CLAIMS}, preemption: 0/4 nodes are available: 2 {NO_VICTIMS}, 2 {NOT_HELPFUL}."
     )
     assert world.events("late", "FailedScheduling") == [message(world, "late")]
 
@@ -66,7 +67,7 @@ def test_cordoned_nodes_and_wrong_labels(world: World) -> None:
     world.settle()
     assert message(world, "one") == (
         "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable. "
-        f"preemption: 0/2 nodes are available: 2 {NOT_HELPFUL}."
+        f"{NO_CLAIMS}, preemption: 0/2 nodes are available: 2 {NOT_HELPFUL}."
     )
 
 
@@ -78,17 +79,93 @@ def test_a_pod_may_lack_several_things_on_one_node(world: World) -> None:
     world.settle()
     assert message(world, "big") == (
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory, 1 Too many pods. "
-        f"preemption: 0/1 nodes are available: 1 {NOT_HELPFUL}."
+        f"{NO_CLAIMS}, preemption: 0/1 nodes are available: 1 {NOT_HELPFUL}."
     )
 
 
+def priority_class(world: World, name: str, value: int, **more: Any) -> None:
+    kind = world.store.registry.kind_of("scheduling.k8s.io/v1", "PriorityClass")
+    world.store.create(kind, {"metadata": {"name": name}, "value": value, **more})
+
+
 def test_a_pod_that_never_preempts_says_so(world: World) -> None:
+    priority_class(world, "polite", 1000, preemptionPolicy="Never")
     world.nodes(1, cpu="1")
-    world.pod("big", requests={"cpu": "2"}, preemptionPolicy="Never")
+    world.pod("low", requests={"cpu": "1"})
     world.settle()
-    text = message(world, "big")
-    if world.get("Pod", "big")["spec"]["preemptionPolicy"] == "Never":
-        assert text.endswith("preemption: not eligible due to preemptionPolicy=Never..")
+    world.pod("high", requests={"cpu": "1"}, priorityClassName="polite")
+    world.settle()
+    assert message(world, "high") == (
+        f"0/1 nodes are available: 1 Insufficient cpu. {NO_CLAIMS}, "
+        "preemption: not eligible due to preemptionPolicy=Never."
+    )
+
+
+def test_a_higher_priority_makes_room_and_the_room_is_kept_for_it(world: World) -> None:
+    priority_class(world, "high", 1000)
+    world.nodes(1, cpu="2")
+    world.pod("low", requests={"cpu": "2"})
+    world.settle()
+    world.kubelet.holds.add("low")
+    high = world.pod("high", requests={"cpu": "1"}, priorityClassName="high")
+    world.settle()
+    assert message(world, "high") == "0/1 nodes are available: 1 Insufficient cpu."
+    assert world.status("Pod", "high")["nominatedNodeName"] == "node-0"
+    target = world.condition("Pod", "low", "DisruptionTarget")
+    assert (target["reason"], target["message"]) == (
+        "PreemptionByScheduler",
+        "default-scheduler: preempting to accommodate a higher priority pod",
+    )
+    assert world.events("low", "Preempted") == [f"Preempted by pod {high['metadata']['uid']} on node node-0"]
+    world.pod("greedy", requests={"cpu": "2"})
+    world.kubelet.holds.clear()
+    world.kubelet.again()
+    world.settle()
+    assert node_of(world, "high") == "node-0"
+    assert "nominatedNodeName" not in world.status("Pod", "high")
+    assert node_of(world, "greedy") is None
+
+
+def test_preemption_takes_the_fewest_and_least_important_pods(world: World) -> None:
+    for name, value in (("high", 1000), ("middle", 100)):
+        priority_class(world, name, value)
+    world.nodes(1, cpu="3")
+    world.pod("middle", requests={"cpu": "1"}, priorityClassName="middle")
+    world.pod("low-a", requests={"cpu": "1"})
+    world.pod("low-b", requests={"cpu": "1"})
+    world.settle()
+    world.pod("high", requests={"cpu": "1"}, priorityClassName="high")
+    world.settle()
+    assert node_of(world, "high") == "node-0"
+    assert world.exists("Pod", "middle")
+    assert world.exists("Pod", "low-a") != world.exists("Pod", "low-b")
+
+
+def test_preemption_prefers_pods_that_no_budget_guards(world: World) -> None:
+    priority_class(world, "high", 1000)
+    world.nodes(2, cpu="1")
+    world.deployment("guarded", 1, requests={"cpu": "1"})
+    world.budget("guarded", "guarded", maxUnavailable=0)
+    world.settle()
+    world.pod("free", requests={"cpu": "1"})
+    world.settle()
+    world.pod("high", requests={"cpu": "1"}, priorityClassName="high")
+    world.settle()
+    assert node_of(world, "high") is not None
+    assert not world.exists("Pod", "free")
+    assert world.status("Deployment", "guarded")["readyReplicas"] == 1
+
+
+def test_pods_too_big_for_what_preemption_could_free_preempt_nobody(world: World) -> None:
+    priority_class(world, "high", 1000)
+    world.nodes(1, cpu="2")
+    world.pod("other", requests={"cpu": "1"}, priorityClassName="high")
+    world.pod("low", requests={"cpu": "1"})
+    world.settle()
+    world.pod("high", requests={"cpu": "2"}, priorityClassName="high")
+    world.settle()
+    assert message(world, "high").endswith("preemption: 0/1 nodes are available: 1 Insufficient cpu.")
+    assert world.exists("Pod", "low")
 
 
 def test_requests_are_accounted_and_given_back(world: World) -> None:
@@ -207,8 +284,7 @@ def test_another_schedulers_pods_are_left_alone(world: World) -> None:
 
 def test_higher_priority_goes_first(world: World) -> None:
     world.nodes(1, cpu="1")
-    kind = world.store.registry.kind_of("scheduling.k8s.io/v1", "PriorityClass")
-    world.store.create(kind, {"metadata": {"name": "high"}, "value": 1000})
+    priority_class(world, "high", 1000)
     world.pod("low", requests={"cpu": "1"})
     world.pod("high", requests={"cpu": "1"}, priorityClassName="high")
     world.settle()
@@ -258,7 +334,7 @@ def test_anti_affinity_keeps_pods_apart(world: World) -> None:
     [waiting] = [pod["metadata"]["name"] for pod in world.pods("web") if not pod["spec"].get("nodeName")]
     assert message(world, waiting) == (
         "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules. "
-        f"preemption: 0/3 nodes are available: 3 {NO_VICTIMS}."
+        f"{NO_CLAIMS}, preemption: 0/3 nodes are available: 3 {NO_VICTIMS}."
     )
     world.node("node-3")
     world.settle()
@@ -349,10 +425,7 @@ def test_a_missing_claim_is_named(world: World) -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     world.pod("one", volumes=volumes)
     world.settle()
-    assert message(world, "one") == (
-        '0/2 nodes are available: persistentvolumeclaim "data" not found. '
-        f"preemption: 0/2 nodes are available: 2 {NOT_HELPFUL}."
-    )
+    assert message(world, "one") == '0/2 nodes are available: persistentvolumeclaim "data" not found. not found'
     claim = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
     claim["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
     world.add("PersistentVolumeClaim", claim)
@@ -377,7 +450,7 @@ def test_a_volume_keeps_its_pod_in_its_zone(world: World) -> None:
     world.settle()
     assert message(world, "two") == (
         "0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, "
-        f"1 node(s) were unschedulable. preemption: 0/2 nodes are available: 2 {NOT_HELPFUL}."
+        f"1 node(s) were unschedulable. {NO_CLAIMS}, preemption: 0/2 nodes are available: 2 {NOT_HELPFUL}."
     )
 
 
@@ -390,5 +463,5 @@ def test_a_daemon_pod_that_does_not_fit_names_only_its_node(world: World) -> Non
     [waiting] = [pod["metadata"]["name"] for pod in world.pods("agent") if not pod["spec"].get("nodeName")]
     assert message(world, waiting) == (
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. "
-        f"preemption: 0/2 nodes are available: 1 {NO_VICTIMS}, 1 {NOT_HELPFUL}."
+        f"{NO_CLAIMS}, preemption: 0/2 nodes are available: 1 {NO_VICTIMS}, 1 {NOT_HELPFUL}."
     )

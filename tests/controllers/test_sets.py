@@ -41,7 +41,7 @@ def test_a_stateful_pod_has_a_stable_identity(world: World) -> None:
     assert labels["statefulset.kubernetes.io/pod-name"] == "db-0"
     assert labels["apps.kubernetes.io/pod-index"] == "0"
     assert labels["controller-revision-hash"] == revision
-    assert world.events("db", "SuccessfulCreate") == ["create Pod db-0 in StatefulSet db successful"]
+    assert world.events("db", "SuccessfulCreate") == ["Create Pod db-0 in StatefulSet db successful"]
 
 
 def test_the_status_of_a_stateful_set_that_is_up(world: World) -> None:

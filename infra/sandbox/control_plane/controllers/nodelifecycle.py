@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from infra.sandbox.control_plane.controllers.cluster import LEASE, NODE, POD, Cluster
-from infra.sandbox.control_plane.controllers.objects import Object, condition, is_deleting, with_condition
+from infra.sandbox.control_plane.controllers.objects import Object, condition, is_deleting, key_of, with_condition
 from infra.sandbox.control_plane.controllers.view import PodFacts
 from infra.sandbox.control_plane.controllers.work import Key
 
@@ -63,6 +63,7 @@ class NodeLifecycle:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._queue = cluster.work.queue("node lifecycle", self.reconcile)
+        self._late_pods = cluster.work.queue("pods of lost nodes", self._mark_late_pod)
         self._probes: dict[str, _Probe] = {}
         cluster.on(NODE, self._node_changed)
         cluster.on(LEASE, self._lease_changed)
@@ -106,14 +107,19 @@ class NodeLifecycle:
             self._renew(probe)
 
     def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
-        """A pod that is bound to a node that is away is not ready."""
+        """A pod that gets bound to a node that is away is not ready."""
         name = pod["spec"].get("nodeName")
         if event == "DELETED" or not name or (old is not None and old["spec"].get("nodeName") == name):
             return
         node = self._cluster.store.get(NODE, None, name)
         ready = condition(node, "Ready") if node is not None else None
         if ready is not None and ready.get("status") != "True":
-            self._queue.add(("", name))
+            self._late_pods.add(key_of(pod))
+
+    def _mark_late_pod(self, key: Key) -> None:
+        pod = self._cluster.view.pods.get(key)
+        if pod is not None and pod.ready:
+            self._mark_pod(pod)
 
     # Judgement
 
@@ -131,12 +137,13 @@ class NodeLifecycle:
             node = self._mark_unknown(node)
         else:
             self._queue.add_after(key, left)
-        node = self._taint(node)
-        ready = condition(node, "Ready")
-        if ready is not None and ready.get("status") != "True":
-            if was_ready:
-                self._say(node, "NodeNotReady", f"Node {key[1]} status is now: NodeNotReady")
-            self._mark_pods(key[1])
+        self._taint(node)
+        if left <= 0 and was_ready:
+            # Only of a node that fell silent: one that says itself that it is not ready speaks for its pods, too.
+            self._say(node, "NodeNotReady", f"Node {key[1]} status is now: NodeNotReady")
+            for pod in self._cluster.view.pods_on(key[1]):
+                if pod.ready:
+                    self._mark_pod(pod)
 
     def _silence_left(self, probe: _Probe, grace: float) -> float:
         """Seconds of the store's clock until the node counts as lost; 0 when it does."""
@@ -218,11 +225,6 @@ class NodeLifecycle:
             if ready is not None and ready.get("status") == "True":
                 return False
         return True
-
-    def _mark_pods(self, node_name: str) -> None:
-        for pod in self._cluster.view.pods_on(node_name):
-            if pod.ready:
-                self._mark_pod(pod)
 
     def _mark_pod(self, pod: PodFacts) -> None:
         ready = condition(pod.obj, "Ready")

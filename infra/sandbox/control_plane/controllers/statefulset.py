@@ -168,11 +168,11 @@ class StatefulSets:
             STATEFUL_SET,
             name=name,
             source=SOURCE,
-            say=f"create Pod {name} in StatefulSet {plan.set['metadata']['name']} successful",
+            say=f"Create Pod {name} in StatefulSet {plan.set['metadata']['name']} successful",
         )
 
     def _delete(self, plan: Plan, pod: PodFacts) -> None:
-        say = f"delete Pod {pod.key[1]} in StatefulSet {plan.set['metadata']['name']} successful"
+        say = f"Delete Pod {pod.key[1]} in StatefulSet {plan.set['metadata']['name']} successful"
         self._cluster.delete_pod(pod, plan.set, STATEFUL_SET, source=SOURCE, say=say)
 
     def _make_claims(self, stateful_set: Object, ordinal: int) -> None:
@@ -196,7 +196,7 @@ class StatefulSets:
                 "spec": template["spec"],
             }
             self._cluster.store.create(CLAIM, claim)
-            say = f"create Claim {name} Pod {meta['name']}-{ordinal} in StatefulSet {meta['name']} success"
+            say = f"Create Claim {name} Pod {meta['name']}-{ordinal} in StatefulSet {meta['name']} success"
             self._cluster.events.emit(stateful_set, STATEFUL_SET, "Normal", "SuccessfulCreate", say, SOURCE)
 
     def _mend_identity(self, plan: Plan, ordinal: int, pod: PodFacts) -> bool:

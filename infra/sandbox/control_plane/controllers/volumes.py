@@ -50,8 +50,8 @@ class Volumes:
                     self._queue.add(key_of(claim))
 
     def _pod_changed(self, event: str, pod: Object, old: Object | None) -> None:
-        gone = event == "DELETED" or is_finished(pod)
-        if event == "MODIFIED" and old is not None and is_finished(old) == gone:
+        gone = event == "DELETED" or not _uses(pod)
+        if event == "MODIFIED" and old is not None and _uses(old) != gone:
             return
         claims = claims_of(pod["spec"])
         if not claims:
@@ -113,9 +113,9 @@ class Volumes:
                 left = [each for each in finalizers if each != VOLUME_PROTECTION]
                 self._cluster.patch_meta(VOLUME, volume, finalizers=left or None)
         elif gone and phase != "Released":
-            self._cluster.write_status(VOLUME, volume, {**(volume.get("status") or {}), "phase": "Released"})
+            self._set_phase(volume, "Released")
         elif reference is None and phase == "Pending":
-            self._cluster.write_status(VOLUME, volume, {**(volume.get("status") or {}), "phase": "Available"})
+            self._set_phase(volume, "Available")
 
     # For the scheduler
 
@@ -244,6 +244,10 @@ class Volumes:
             },
         )
 
+    def _set_phase(self, volume: Object, phase: str) -> None:
+        status = {**(volume.get("status") or {}), "phase": phase, "lastPhaseTransitionTime": self._cluster.stamp()}
+        self._cluster.write_status(VOLUME, volume, status)
+
     def _bind(self, claim: Object, volume: Object, node_name: str = "") -> None:
         meta = claim["metadata"]
         reference = {
@@ -254,8 +258,10 @@ class Volumes:
             "uid": meta["uid"],
             "resourceVersion": meta["resourceVersion"],
         }
-        volume = self._cluster.write(VOLUME, {**volume, "spec": {**volume["spec"], "claimRef": reference}})
-        self._cluster.write_status(VOLUME, volume, {**(volume.get("status") or {}), "phase": "Bound"})
+        noted = {**(volume["metadata"].get("annotations") or {}), "pv.kubernetes.io/bound-by-controller": "yes"}
+        claimed = {**volume, "metadata": {**volume["metadata"], "annotations": noted}}
+        volume = self._cluster.write(VOLUME, {**claimed, "spec": {**volume["spec"], "claimRef": reference}})
+        self._set_phase(volume, "Bound")
         annotations = {
             **(meta.get("annotations") or {}),
             "pv.kubernetes.io/bind-completed": "yes",
@@ -275,6 +281,11 @@ class Volumes:
             "capacity": volume["spec"]["capacity"],
         }
         self._cluster.write_status(CLAIM, bound, status)
+
+
+def _uses(pod: Object) -> bool:
+    """A pod on a node that has not ended: only such a one keeps its claims from being deleted."""
+    return bool(pod["spec"].get("nodeName")) and not is_finished(pod)
 
 
 def _reaches(volume: Object, labels: Mapping[str, str]) -> bool:

@@ -18,7 +18,16 @@ Amounts = dict[str, int]
 Port = tuple[str, str, int]
 """Protocol, host address, host port."""
 
-_SHARED_KEYS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources")
+_SHARED_KEYS = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "overhead",
+    "resources",
+    "priority",
+    "preemptionPolicy",
+)
 
 
 def amount(name: str, text: str | int) -> int:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 from infra.sandbox.control_plane.controllers.cluster import CLAIM, NODE, POD, VOLUME, Cluster
-from infra.sandbox.control_plane.controllers.objects import Object, condition, is_finished, key_of, with_condition
-from infra.sandbox.control_plane.controllers.scheduler import filters, nodes, scores
+from infra.sandbox.control_plane.controllers.objects import (
+    Object,
+    condition,
+    is_finished,
+    key_of,
+    labels_of,
+    with_condition,
+)
+from infra.sandbox.control_plane.controllers.scheduler import filters, nodes, preempt, scores
 from infra.sandbox.control_plane.controllers.scheduler.needs import Needs
 from infra.sandbox.control_plane.controllers.scheduler.nodes import NodeState
 from infra.sandbox.control_plane.controllers.scheduler.ranking import Ranking
 from infra.sandbox.control_plane.controllers.scheduler.snapshot import Snapshot
-from infra.sandbox.control_plane.controllers.scheduler.verdicts import Diagnosis
+from infra.sandbox.control_plane.controllers.scheduler.verdicts import NEVER, STILL_LEAVING, Diagnosis, Turned
 from infra.sandbox.control_plane.controllers.volumes import Volumes
 from infra.sandbox.control_plane.controllers.work import Key
 
@@ -51,10 +57,9 @@ class Scheduler:
         if event == "DELETED" or pod["spec"].get("nodeName"):
             self._stop_waiting(key)
             if event == "DELETED":
+                self._snapshot.release(key)
                 self._snapshot.forget(pod)
-        elif event == "ADDED" or (
-            old is not None and (old["spec"] != pod["spec"] or old["metadata"] != pod["metadata"])
-        ):
+        elif event == "ADDED" or (old is not None and (old["spec"] != pod["spec"] or labels_of(old) != labels_of(pod))):
             self._snapshot.forget(pod)
             self._push(pod)
         if came and any(needs.attract or needs.spreads for needs, _ in self._waiting.values()):
@@ -116,22 +121,47 @@ class Scheduler:
         if pod is None or not _is_ours(pod):
             return True
         needs = self._snapshot.needs(pod)
-        if needs.failed_at == self._snapshot.version:
+        if needs.failed_at == self._snapshot.version and not self._may_preempt(pod):
             self._refuse(pod, needs, needs.failure)
             return False
+        nominated = self._snapshot.release(key)
         chosen = self._choose(pod, needs)
-        if isinstance(chosen, str):
-            needs.failed_at, needs.failure = self._snapshot.version, chosen
-            self._refuse(pod, needs, chosen)
-            return False
-        self._bind(pod, needs, chosen)
-        return True
+        if isinstance(chosen, NodeState):
+            self._bind(pod, needs, chosen)
+            return True
+        message, nominated = self._make_room(pod, needs, chosen, nominated)
+        needs.failed_at, needs.failure = self._snapshot.version, message
+        if nominated:
+            self._snapshot.reserve(key, nominated, needs)
+        self._refuse(pod, needs, message, nominated)
+        return False
 
-    def _choose(self, pod: Object, needs: Needs) -> NodeState | str:
+    def _may_preempt(self, pod: Object) -> bool:
+        policy = pod["spec"].get("preemptionPolicy")
+        return policy != "Never" and self._snapshot.lowest_priority() < preempt.priority_of(pod)
+
+    def _make_room(self, pod: Object, needs: Needs, diagnosis: Diagnosis, nominated: str) -> tuple[str, str]:
+        """Preempt if that helps. Returns what to say of the pod, and the node that is kept for it, if any."""
+        if diagnosis.early or not diagnosis.nodes:
+            return diagnosis.message(), ""
+        if needs.spec.get("preemptionPolicy") == "Never":
+            return diagnosis.message(NEVER), ""
+        if nominated and preempt.waits_for_victims(self._cluster, pod):
+            return diagnosis.message(STILL_LEAVING), nominated
+        nodes_of = self._snapshot.nodes
+        candidates = [nodes_of[name] for name, turned in diagnosis.turned.items() if turned.only_room]
+        choice, with_victims = preempt.choose(self._cluster, pod, needs, candidates)
+        if choice is not None:
+            preempt.act(self._cluster, pod, choice)
+            return diagnosis.found(), choice.node.name
+        diagnosis.still_short = {name: diagnosis.turned[name].reasons for name in with_victims}
+        return diagnosis.message(), ""
+
+    def _choose(self, pod: Object, needs: Needs) -> NodeState | Diagnosis:
         snapshot = self._snapshot
         early = self._volumes.refusal(needs.namespace, needs.claims) if needs.claims else ""
         if early:
-            return self._explain(needs, Diagnosis(len(snapshot.nodes), early=early))
+            return Diagnosis(len(snapshot.nodes), early=early)
         checks = self._checks(pod, needs)
         if not checks and not needs.preferred:
             if needs.ranking is None:
@@ -176,31 +206,31 @@ class Scheduler:
             checks.append(filters.affinity_check(self._snapshot, needs, pod))
         return checks
 
-    def _diagnose(self, needs: Needs, checks: list[filters.Check]) -> str:
+    def _diagnose(self, needs: Needs, checks: list[filters.Check]) -> Diagnosis:
         """Why every node was turned down: the first check that fails on each."""
         snapshot = self._snapshot
         diagnosis = Diagnosis(len(snapshot.nodes))
+        ports, others = (checks[:1], checks[1:]) if needs.ports else ([], checks)
         for node in snapshot.nodes.values():
-            if needs.pinned is not None and node.name not in needs.pinned:
-                diagnosis.add(["node(s) didn't satisfy plugin(s) [NodeAffinity]"], would_help=False)
-                continue
-            own = nodes.unsuitable(node, needs.spec)
-            if own:
-                diagnosis.add([own], would_help=False)
-                continue
-            ports, others = (checks[:1], checks[1:]) if needs.ports else ([], checks)
-            reason, would_help = _first_failure(ports, node)
-            if not reason:
-                lacking, would_help = node.lacks(needs.requests)
-                if lacking:
-                    diagnosis.add(lacking, would_help=would_help)
-                    continue
-                reason, would_help = _first_failure(others, node)
-            diagnosis.add([reason], would_help=would_help)
-        return self._explain(needs, diagnosis)
+            diagnosis.turned[node.name] = self._turn_down(node, needs, ports, others)
+        return diagnosis
 
-    def _explain(self, needs: Needs, diagnosis: Diagnosis) -> str:
-        return diagnosis.message(needs.spec.get("preemptionPolicy") or "PreemptLowerPriority")
+    def _turn_down(
+        self, node: NodeState, needs: Needs, ports: list[filters.Check], others: list[filters.Check]
+    ) -> Turned:
+        if needs.pinned is not None and node.name not in needs.pinned:
+            return Turned(reasons=("node(s) didn't satisfy plugin(s) [NodeAffinity]",), would_help=False)
+        own = nodes.unsuitable(node, needs.spec)
+        if own:
+            return Turned(reasons=(own,), would_help=False)
+        reason, would_help = _first_failure(ports, node)
+        if reason:
+            return Turned(reasons=(reason,), would_help=would_help, only_room=would_help)
+        lacking, would_help = node.lacks(needs.requests)
+        if lacking:
+            return Turned(reasons=tuple(lacking), would_help=would_help, only_room=would_help)
+        reason, would_help = _first_failure(others, node)
+        return Turned(reasons=(reason,), would_help=would_help)
 
     # Writes
 
@@ -208,37 +238,46 @@ class Scheduler:
         self._stop_waiting(key_of(pod))
         if needs.claims:
             self._volumes.bind_for(needs.namespace, needs.claims, node.name)
-        scheduled = self._condition(pod, "True")
-        status = {**pod["status"], "conditions": with_condition(pod["status"].get("conditions"), scheduled)}
+        scheduled = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": self._cluster.stamp(),
+        }
+        status = {key: value for key, value in pod["status"].items() if key != "nominatedNodeName"}
+        status["conditions"] = with_condition(status.get("conditions"), scheduled)
         bound = {**pod, "spec": {**pod["spec"], "nodeName": node.name}, "status": status}
         self._cluster.store.commit(POD, "MODIFIED", bound, pod)
         meta = pod["metadata"]
         text = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node.name}"
         self._cluster.events.emit(bound, POD, "Normal", "Scheduled", text, SOURCE, action="Binding")
 
-    def _refuse(self, pod: Object, needs: Needs, message: str) -> None:
+    def _refuse(self, pod: Object, needs: Needs, message: str, nominated: str = "") -> None:
         key = key_of(pod)
         self._waiting.setdefault(id(needs), (needs, {}))[1][key] = None
         self._class_of[key] = id(needs)
         known = condition(pod, "PodScheduled")
-        if known is not None and (known.get("status"), known.get("message")) == ("False", message):
+        before = pod["status"].get("nominatedNodeName", "")
+        told = known is not None and (known.get("status"), known.get("message")) == ("False", message)
+        if told and nominated == before:
             return
-        refused = self._condition(pod, "False", reason="Unschedulable", message=message)
+        refused = {
+            "type": "PodScheduled",
+            "observedGeneration": pod["metadata"].get("generation", 1),
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": self._cluster.stamp(),
+            "reason": "Unschedulable",
+            "message": message,
+        }
         if known is not None and known.get("status") == "False":
             refused["lastTransitionTime"] = known.get("lastTransitionTime")
         status = {**pod["status"], "conditions": with_condition(pod["status"].get("conditions"), refused)}
+        status.pop("nominatedNodeName", None)
+        if nominated:
+            status["nominatedNodeName"] = nominated
         self._cluster.write_status(POD, pod, status)
         self._cluster.events.emit(pod, POD, "Warning", "FailedScheduling", message, SOURCE, action="Scheduling")
-
-    def _condition(self, pod: Object, status: str, **more: Any) -> Object:
-        return {
-            "type": "PodScheduled",
-            "observedGeneration": pod["metadata"].get("generation", 1),
-            "status": status,
-            "lastProbeTime": None,
-            "lastTransitionTime": self._cluster.stamp(),
-            **more,
-        }
 
 
 def _first_failure(checks: list[filters.Check], node: NodeState) -> tuple[str, bool]:

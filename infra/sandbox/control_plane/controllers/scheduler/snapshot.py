@@ -10,6 +10,7 @@ from infra.sandbox.control_plane.controllers.cluster import NAMESPACE, NODE, Clu
 from infra.sandbox.control_plane.controllers.objects import Object, is_finished, key_of, labels_of
 from infra.sandbox.control_plane.controllers.scheduler.needs import Needs, needs_of, signature
 from infra.sandbox.control_plane.controllers.scheduler.nodes import NodeState, read_node, scheduling_part, unsuitable
+from infra.sandbox.control_plane.controllers.scheduler.preempt import priority_of
 from infra.sandbox.control_plane.controllers.scheduler.topology import PodTerm, TermCounts
 from infra.sandbox.control_plane.controllers.work import Key
 
@@ -41,6 +42,8 @@ class Snapshot:
         self.freed_epoch = 0
         """Grows when `freed` starts anew."""
         self._bound: dict[Key, _Bound] = {}
+        self._reserved: dict[Key, tuple[str, Needs]] = {}
+        self._priorities: Counter[int] = Counter()
         self._needs_of: dict[str, Needs] = {}
         self._classes: dict[bytes, Needs] = {}
         self._terms: dict[bytes, TermCounts] = {}
@@ -151,18 +154,26 @@ class Snapshot:
         state = self.nodes.get(node)
         if state is not None:
             state.take(bound.needs)
+        self._priorities[priority_of(pod)] += 1
         self._count(bound, 1)
 
     def _give(self, key: Key, bound: _Bound) -> None:
         del self._bound[key]
         state = self.nodes.get(bound.node)
         if state is not None:
-            state.give(bound.needs)
-            if len(self.freed) >= _MOST_FREED:
-                self.freed.clear()
-                self.freed_epoch += 1
-            self.freed.append(state)
+            self._free(state, bound.needs)
+        priority = priority_of(bound.pod)
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
         self._count(bound, -1)
+
+    def _free(self, state: NodeState, needs: Needs) -> None:
+        state.give(needs)
+        if len(self.freed) >= _MOST_FREED:
+            self.freed.clear()
+            self.freed_epoch += 1
+        self.freed.append(state)
 
     def _count(self, bound: _Bound, by: int) -> None:
         for counts in self._terms.values():
@@ -190,6 +201,27 @@ class Snapshot:
         if changed:
             self.version += 1
         return changed
+
+    # Room that preemption has made
+
+    def reserve(self, key: Key, node: str, needs: Needs) -> None:
+        """Keep room on a node for a pod that waits for its victims to go."""
+        self._reserved[key] = (node, needs)
+        state = self.nodes.get(node)
+        if state is not None:
+            state.take(needs)
+
+    def release(self, key: Key) -> str:
+        """Give the room up again. Returns the node, "" when nothing was kept."""
+        node, needs = self._reserved.pop(key, ("", None))
+        state = self.nodes.get(node)
+        if state is not None and needs is not None:
+            self._free(state, needs)
+        return node
+
+    def lowest_priority(self) -> int:
+        """The lowest priority of any pod on a node."""
+        return min(self._priorities, default=0)
 
     # Terms
 
