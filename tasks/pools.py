@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from infra.clock import Clock
 from infra.errors import CloudError, NoCapacity, PoolshiftError, Unmeasured, Unreachable
@@ -20,6 +20,7 @@ from infra.model.verdict import Finding
 from tasks.rules import preflight as rules
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 POLL = timedelta(seconds=15)
 PROVISION_LIMIT = timedelta(minutes=40)  # as long as AWS' own waiter
@@ -71,7 +72,7 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
         Unmeasured: no outcome within `PROVISION_LIMIT`.
 
     """
-    pool = pools.create(target, run)
+    pool = _patiently(lambda: pools.create(target, run), clock, say)
     say(f"{pool.kind} pool {pool.name}: {pool.state}, {pool.nodes} nodes of {pool.machine_type}")
     started = clock.now()
     starved: datetime | None = None
@@ -97,7 +98,7 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
                 remedy="look at it in the cloud's console; poolshift migrate SPEC goes on waiting",
             )
         clock.sleep(POLL.total_seconds())
-        found = _ask(pools, target, clock, say)
+        found = _patiently(lambda: pools.find(target), clock, say)
         if found is None:
             raise CloudError(_what(pool), "disappeared while it was being made", remedy="poolshift migrate SPEC")
         pool = found
@@ -115,9 +116,9 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
     asked = 0
     said: PoolState | None = None
     while True:
-        found = _ask(pools, pool, clock, say)
+        found = _patiently(lambda: pools.find(pool), clock, say)
         if found is None:
-            pools.delete(pool)  # absent is success, and what was made beside it goes now
+            _patiently(lambda: pools.delete(pool), clock, say)  # what was made beside it goes now
             say(f"pool {pool.name}: gone")
             return
         if found.state != said:
@@ -132,7 +133,7 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
                 remedy="remove what depends on it, then run the same command again",
             )
         if found.state is not PoolState.DELETING:
-            pools.delete(pool)
+            _patiently(lambda: pools.delete(pool), clock, say)
             asked += 1
         if clock.now() - started >= RETIRE_LIMIT:
             raise Unmeasured(
@@ -170,12 +171,12 @@ def progress(pool: Pool) -> str:
     return f"{pool.kind} pool {pool.name}: {pool.state}" + (f" ({issues})" if issues else "")
 
 
-def _ask(pools: Pools, pool: Any, clock: Clock, say: Say) -> Pool | None:
-    """`find`, asked again for a while when the cloud does not answer."""
+def _patiently(call: Callable[[], T], clock: Clock, say: Say) -> T:
+    """An idempotent call, made again for a while when the cloud does not answer."""
     limit = clock.now() + SILENCE
     while True:
         try:
-            return pools.find(pool)
+            return call()
         except Unreachable as error:
             if clock.now() >= limit:
                 raise

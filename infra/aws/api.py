@@ -91,7 +91,14 @@ class Aws:
             answer = getattr(self.client(service), method)(**body)
         except aws.ClientError as error:
             raise translate(error, what, service, self.region) from error
-        except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.TokenRetrievalError) as error:
+        except (
+            aws.NoCredentialsError,
+            aws.PartialCredentialsError,
+            aws.CredentialRetrievalError,
+            aws.ProfileNotFound,
+            aws.TokenRetrievalError,
+            aws.SSOError,
+        ) as error:
             raise Forbidden(
                 what,
                 f"no AWS credentials: {error}",

@@ -95,6 +95,7 @@ class EksPools:
         group = self._describe(pool.name)
         if group is None:
             return
+        prior = {**prior_of(group), **prior}
         size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
         wanted = {
             "scalingConfig": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from infra.clock import parse_time
 from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState
@@ -188,7 +189,7 @@ def cluster(described: Mapping[str, Any]) -> ClusterFacts:
         name=described["name"],
         version=str(described.get("version", "")),
         state=str(described.get("status", "")),
-        endpoint=str(described.get("endpoint", "")),
+        endpoints=tuple(filter(None, [urlsplit(str(described.get("endpoint", ""))).hostname])),
         network=str(vpc.get("vpcId", "")),
         security_group=str(vpc.get("clusterSecurityGroupId", "")),
     )
@@ -210,6 +211,8 @@ def reservation(described: Mapping[str, Any]) -> Reservation:
         ends=end - BLOCK_MARGIN if end and block else end,
         capacity_block=block,
         placement_group=str(described.get("PlacementGroupArn", "")).rpartition("/")[2],
+        platform=str(described.get("InstancePlatform", "")),
+        tenancy=str(described.get("Tenancy", "")),
         specific=described.get("InstanceMatchCriteria") == "targeted",
     )
 

@@ -90,7 +90,7 @@ class GkePools:
         described = self._describe(pool.name)
         if described is None:
             return
-        self._settle(pool.name, described, prior)
+        self._settle(pool.name, described, {**network.prior_of(described), **prior})
         labels = dict((described.get("config") or {}).get("resource_labels") or {})
         if labels.pop(read.PRIOR_LABEL, None) is not None:
             self._label(pool.name, labels)

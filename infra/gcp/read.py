@@ -146,7 +146,7 @@ def cluster(described: Mapping[str, Any]) -> ClusterFacts:
         name=str(described.get("name", "")),
         version=str(described.get("current_master_version", "")),
         state=str(described.get("status", "")),
-        endpoint=str(described.get("endpoint", "")),
+        endpoints=_endpoints(described),
         network=str(network.get("network") or described.get("network", "")),
         multi_networking=bool(network.get("enable_multi_networking")),
         dataplane_v2=network.get("datapath_provider") == "ADVANCED_DATAPATH",
@@ -242,6 +242,22 @@ def _state(status: str, operations: list[Mapping[str, Any]]) -> PoolState:
     if newest.get("operation_type") == "DELETE_NODE_POOL" and newest.get("error") and status != "STOPPING":
         return PoolState.DELETE_FAILED
     return pool_state(status)
+
+
+def _endpoints(described: Mapping[str, Any]) -> tuple[str, ...]:
+    """Public and private address, and the DNS name: a kubeconfig may name any of them."""
+    control = described.get("control_plane_endpoints_config") or {}
+    addresses = control.get("ip_endpoints_config") or {}
+    private = described.get("private_cluster_config") or {}
+    found = (
+        described.get("endpoint"),
+        (control.get("dns_endpoint_config") or {}).get("endpoint"),
+        addresses.get("public_endpoint"),
+        addresses.get("private_endpoint"),
+        private.get("public_endpoint"),
+        private.get("private_endpoint"),
+    )
+    return tuple(dict.fromkeys(str(endpoint) for endpoint in found if endpoint))
 
 
 def _channel(described: Mapping[str, Any]) -> str:

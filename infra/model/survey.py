@@ -83,6 +83,8 @@ class Reservation:
     ends: datetime | None = None
     capacity_block: bool = False
     placement_group: str = ""
+    platform: str = ""  # EC2: "Linux/UNIX"
+    tenancy: str = ""  # EC2: "default" or "dedicated"
     accelerator: str = ""
     accelerators: int = 0
     local_ssds: int | None = None
@@ -142,7 +144,7 @@ class ClusterFacts:
     name: str
     version: str
     state: str
-    endpoint: str = ""
+    endpoints: tuple[str, ...] = ()  # host names and addresses of its Kubernetes API
     network: str = ""
     security_group: str = ""
     multi_networking: bool | None = None

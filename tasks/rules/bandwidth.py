@@ -57,7 +57,7 @@ def judge_floor(sweep: Sweep, expected: Expected, fabric: Fabric | None, floors:
     statistic = "out-of-place busbw, the lowest of all rounds, at each named size"
     if failed := _wrong_sums(sweep, FLOOR):
         return failed
-    if reason := _unusable(sweep, expected, extra=tuple(limits)):
+    if reason := unusable(sweep, expected, extra=tuple(limits)):
         return Verdict(check=FLOOR, outcome=Outcome.UNMEASURED, statistic=statistic, reason=reason)
     worst = lowest(sweep.rows)
     observed = _figures({s: worst[s] for s in sorted(worst)})
@@ -89,7 +89,7 @@ def judge_floor(sweep: Sweep, expected: Expected, fabric: Fabric | None, floors:
 def judge_shape(sweep: Sweep, expected: Expected) -> Verdict:
     """Is each size at most 10 % below the one before it?"""
     statistic = "busbw against the next smaller size, the lowest of all rounds"
-    reason = _unusable(sweep, expected)
+    reason = unusable(sweep, expected)
     worst = lowest(sweep.rows)
     sizes = sorted(worst)
     if not reason and len(sizes) < 2:
@@ -125,7 +125,7 @@ def judge_plausibility(sweep: Sweep, expected: Expected, fabric: Fabric | None) 
     nodes, a slip in reading).
     """
     statistic = "busbw against the physical ceiling; algbw and busbw against the time of the same row"
-    reason = _unusable(sweep, expected) or _contradiction(sweep) or _above_ceiling(sweep, fabric, expected)
+    reason = unusable(sweep, expected) or _contradiction(sweep) or _above_ceiling(sweep, fabric, expected)
     top = ceiling(fabric, sweep.collective, expected.nodes) if fabric else None
     peak = max((row.busbw_gb_s for row in sweep.rows), default=0.0)
     if not reason and fabric and top is None:
@@ -167,8 +167,8 @@ def lowest(rows: Sequence[SweepRow]) -> dict[int, float]:
     return worst
 
 
-def _unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> str:
-    """Why nothing can be judged, or "". In the order in which a person would look."""
+def unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> str:
+    """Why nothing of this sweep can be judged, or "". In the order in which a person would look."""
     checks: tuple[Callable[[], str], ...] = (
         lambda: "" if sweep.complete else "the output has no end: it was cut, or the run did not finish",
         lambda: _world(sweep, expected),

@@ -32,6 +32,8 @@ PROBE_OF: Mapping[str, str] = {
     hardware.STORAGE: "storage",
     compare.CHECK: "train-step",
 }
+# What the pool can do, and what jobs get, are two questions: one's evidence does not answer the other.
+_MODE_OF: Mapping[str, str] = {TRANSPORT: "pinned", WORKLOAD: "workload"}
 # May run on some of the pool's nodes: as many as the source pool had for its side of the comparison.
 _ON_A_PART = frozenset({compare.CHECK})
 
@@ -145,7 +147,7 @@ def _answer(
     binding: Binding,
 ) -> Verdict:
     """One check: every piece of its probe's evidence that counts must pass, and none may be altered."""
-    of_probe = [e for e in evidence if e.probe == PROBE_OF[check]]
+    of_probe = [e for e in evidence if e.probe == PROBE_OF[check] and e.mode == _MODE_OF.get(check, e.mode)]
     refused = {e.id: why for e in of_probe if (why := refusal(e, binding, partial=check in _ON_A_PART))}
     bound = [e for e in of_probe if e.id not in refused]
     verdicts = [

@@ -18,9 +18,27 @@ from tasks.rules import preflight_storage as storage
 from tasks.rules.preflight_question import Check, Question
 
 
-def judge(survey: Survey, spec: MigrationSpec, run: str, now: datetime) -> list[Finding]:
-    """Every finding of every check, blocking ones first, else in the order of `CHECKS`."""
-    question = Question(survey=survey, spec=spec, run=run, now=now)
+def judge(
+    survey: Survey,
+    spec: MigrationSpec,
+    run: str,
+    now: datetime,
+    *,
+    server: str = "",
+    source_nodes: int | None = None,
+) -> list[Finding]:
+    """Every finding of every check, blocking ones first, else in the order of `CHECKS`.
+
+    Args:
+        survey: what the cloud said.
+        spec: what is wanted.
+        run: the run's name.
+        now: the cluster's time.
+        server: URL of the Kubernetes API that the kubeconfig names; "": it is not compared with the cloud's.
+        source_nodes: how many nodes of the source pool Kubernetes shows; None: not compared.
+
+    """
+    question = Question(survey=survey, spec=spec, run=run, now=now, server=server, source_nodes=source_nodes)
     findings = [finding for check in CHECKS for finding in check(question)]
     order = list(Level)
     return sorted(findings, key=lambda finding: order.index(finding.level))
@@ -38,6 +56,7 @@ def strategy(survey: Survey, spec: MigrationSpec) -> Strategy:
 
 CHECKS: tuple[Check, ...] = (
     pools.check_cluster,
+    pools.check_same_cluster,
     pools.check_source,
     pools.check_name,
     pools.check_external_target,

@@ -91,6 +91,14 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
                 f"what the spec says: capacity_block: {str(asked).lower()}",
                 "correct target.reservation.capacity_block",
             )
+        if (found.platform, found.tenancy) != ("Linux/UNIX", "default"):
+            yield block(
+                "reservation-platform",
+                what,
+                f"is for {found.platform or 'an unknown platform'}, tenancy {found.tenancy or 'unknown'}",
+                "Linux/UNIX, tenancy default: what a node group launches",
+                "use a reservation made for them",
+            )
         if asked and machine and "capacity-block" not in machine.usage_classes:
             yield block(
                 "type-without-capacity-block",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
 
 from infra.model.pools import PoolState
 from infra.model.spec import EksTarget, ExternalPool
@@ -23,6 +24,31 @@ def check_cluster(q: Question) -> Iterator[Finding]:
     if cluster.busy_with:
         yield warn(
             "cluster-busy", what, f"runs {cluster.busy_with}", "no other operation", "changes wait until it ends"
+        )
+
+
+def check_same_cluster(q: Question) -> Iterator[Finding]:
+    """The kubeconfig and the cloud mean one cluster: nodes drained in one must not be deleted in another."""
+    source, cluster = q.survey.source, q.survey.cluster
+    if source is not None and source.nodes and q.source_nodes == 0:
+        yield block(
+            "source-nodes-unseen",
+            f"{source.kind} pool {source.name}",
+            f"has {source.nodes} nodes in the cloud and none in Kubernetes ({_labels(source.node_selector)})",
+            "the same nodes in both",
+            "point cluster.kubeconfig and cluster.context at the cluster that the spec names",
+        )
+    host = urlsplit(q.server).hostname or ""
+    # On loopback stands a tunnel, a proxy or the sandbox: its address says nothing, the nodes above do.
+    if cluster is None or not cluster.endpoints or not host or host in ("127.0.0.1", "localhost", "::1"):
+        return
+    if host not in {endpoint.lower() for endpoint in cluster.endpoints}:
+        yield warn(
+            "cluster-endpoint",
+            f"cluster {cluster.name}",
+            f"has its API at {', '.join(cluster.endpoints)}, the kubeconfig goes to {host}",
+            "the same, unless a proxy stands between",
+            "check that cluster.context is the cluster that the spec names",
         )
 
 
@@ -98,3 +124,7 @@ def check_role(q: Question) -> Iterator[Finding]:
             "no self-managed node needs that role",
             "EKS removes the role from aws-auth when the group goes: keep an access entry for it",
         )
+
+
+def _labels(selector: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

@@ -15,12 +15,14 @@ _SOFT = {Part.QUOTA, Part.OFFERED}  # the cloud itself refuses these without har
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What a check looks at."""
+    """What a check looks at. `server` and `source_nodes` are what Kubernetes says, "" and None where not asked."""
 
     survey: Survey
     spec: MigrationSpec
     run: str
     now: datetime
+    server: str = ""
+    source_nodes: int | None = None
 
     @property
     def target(self) -> EksTarget | GkeTarget | ExternalPool:

@@ -52,9 +52,8 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
     wrong = sum(row.wrong or 0 for row in sweep.rows)
     if wrong:
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
-    elif verdict.outcome is Outcome.PASS and (sweep.hosts != len(setting.nodes) or not sweep.rows):
-        # the log and the program must tell of the same job
-        reason = f"the program says {sweep.hosts or 'no'} hosts, expected {len(setting.nodes)}"
+    elif verdict.outcome is Outcome.PASS and (reason := bandwidth.unusable(sweep, _asked(probe, setting))):
+        # the log and the program must tell of the same job, and the program of all that it was asked to do
         verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
     transport = proof.transport
     record = {
@@ -76,9 +75,7 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
 def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mapping[int, float]) -> Answer:
     """Floors, shape and plausibility of a bandwidth sweep."""
     sweep = _sweep(reading.payload or PayloadEvents())
-    expected = bandwidth.Expected(
-        nodes=len(setting.nodes), gpus=setting.gpus, sizes=sizes_of(probe), rounds=rounds_of(probe)
-    )
+    expected = _asked(probe, setting)
     return Answer(
         record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
         verdicts=bandwidth.judge(sweep, expected, setting.fabric, floors),
@@ -173,6 +170,12 @@ def versions_of(reading: Reading) -> dict[str, str]:
         "torch": start.get("torch"),
     }
     return {name: str(value) for name, value in found.items() if value}
+
+
+def _asked(probe: Probe, setting: Setting) -> bandwidth.Expected:
+    return bandwidth.Expected(
+        nodes=len(setting.nodes), gpus=setting.gpus, sizes=sizes_of(probe), rounds=rounds_of(probe)
+    )
 
 
 def _on_sockets(log: NcclLog | None) -> str:

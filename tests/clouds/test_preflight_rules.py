@@ -66,6 +66,8 @@ def eks_survey() -> Survey:
             machine_type="p5en.48xlarge",
             zone="us-east-2a",
             zone_id="use2-az1",
+            platform="Linux/UNIX",
+            tenancy="default",
             total=8,
             free=8,
         ),
@@ -212,6 +214,8 @@ REFUSALS = [
     ("gke", change("reservation", specific=False), {"reservation-not-specific": BLOCK}),
     ("eks", change("reservation", capacity_block=True), {"reservation-kind": BLOCK}),
     ("eks", change("reservation", placement_group="pg"), {"reservation-placement-group": BLOCK}),
+    ("eks", change("reservation", tenancy="dedicated"), {"reservation-platform": BLOCK}),
+    ("eks", change("reservation", platform="Windows"), {"reservation-platform": BLOCK}),
     ("gke", change("reservation", accelerators=4), {"reservation-accelerators": BLOCK}),
     ("gke", change("reservation", local_ssds=16), {"reservation-local-ssds": BLOCK}),
     ("eks", change("reservation", free=1), {"reservation-full": BLOCK}),
@@ -246,6 +250,19 @@ REFUSALS = [
 )
 def test_a_rule_refuses_what_it_should_and_nothing_else_does(codes, cloud, changed, expected):
     assert codes(cloud, changed(SURVEYS[cloud]())) == expected
+
+
+def test_the_kubeconfig_must_mean_the_clouds_cluster(source_spec, target_spec):
+    spec = MigrationSpec(name="run-1", source=source_spec("eks"), target=target_spec("eks"))
+    survey = change("cluster", endpoints=("ABC.gr7.us-east-2.eks.amazonaws.com",))(eks_survey())
+
+    def found(**facts: Any) -> dict[str, Level]:
+        return {f.code: f.level for f in preflight.judge(survey, spec, "run-1", NOW, **facts)}
+
+    assert found(server="https://abc.gr7.us-east-2.eks.amazonaws.com", source_nodes=2) == {}
+    assert found(server="https://127.0.0.1:6443", source_nodes=2) == {}
+    assert found(source_nodes=0) == {"source-nodes-unseen": BLOCK}
+    assert found(server="https://other.example.com", source_nodes=1) == {"cluster-endpoint": WARN}
 
 
 def test_zones_of_shared_reservations_are_compared_by_id_not_by_the_accounts_alias(codes):

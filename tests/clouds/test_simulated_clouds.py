@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from infra.clock import ManualClock
-from infra.errors import CloudError, NotFound
+from infra.errors import CloudError, NotFound, Unmeasured, Unreachable
 from infra.model.spec import MigrationSpec
 from infra.model.survey import Part
 from infra.sandbox.clouds import names
@@ -232,3 +232,52 @@ def test_a_started_timeline_runs_events_by_itself():
 
     assert done.wait(5)
     timeline.stop()
+
+
+@pytest.mark.parametrize("cloud", ["eks", "gke"])
+def test_a_source_of_another_kind_is_not_looked_for_in_this_cloud(world, cloud):
+    from infra.model.spec import ExternalPool
+
+    w = world(cloud)
+    source = ExternalPool(name="gpu-old", selector={"karpenter.sh/nodepool": "gpu-old"})
+    spec = MigrationSpec(name="run-1", source=source, target=w.target)
+
+    alone = steps.look(w.pools, spec, "run-1")
+    beside = steps.look(w.pools, spec, "run-1", w.pools)
+
+    assert (alone.source, alone.source_read) == (None, False)
+    assert beside.source_read
+
+
+class Silent:
+    """A cloud that does not answer at first."""
+
+    def __init__(self, pools, times: int) -> None:
+        self.pools, self.times = pools, times
+
+    def __getattr__(self, verb: str):
+        def call(*args):
+            if self.times:
+                self.times -= 1
+                raise Unreachable("cloud", "no answer")
+            return getattr(self.pools, verb)(*args)
+
+        return call
+
+
+@pytest.mark.parametrize("cloud", ["eks", "gke"])
+def test_a_silent_cloud_is_asked_again_for_a_while_only(world, cloud):
+    w = world(cloud)
+
+    pool = steps.provision(Silent(w.pools, 3), w.target, "run-1", w.clock, w.say)
+    assert pool.state == "active"
+    assert "no answer, asking again" in w.said[0]
+    with pytest.raises(Unreachable):
+        steps.retire(Silent(w.pools, 1000), w.source, w.clock, w.say)
+
+
+def test_a_pool_that_never_settles_is_unmeasured(world):
+    w = world("eks", target={"create_seconds": 100_000})
+
+    with pytest.raises(Unmeasured, match=r"still creating after 40 min"):
+        steps.provision(w.pools, w.target, "run-1", w.clock, w.say)
