@@ -7,7 +7,7 @@ the state. After every listing comes one `Synced` with all objects, so a reader 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -182,9 +182,7 @@ class Watch(Generic[T]):
 
     def _read(self, response: Any) -> tuple[str, bool]:
         shared = Shared()
-        for line in response:
-            if not line.strip():
-                continue
+        for line in _lines(response):
             try:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:
@@ -203,3 +201,15 @@ class Watch(Generic[T]):
         if status.get("code") == 410:
             raise _Expired
         raise ApiError(f"watch of {self.path}", f"{status.get('code')} {status.get('message')}")
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    """Whole lines as soon as they are there. (The client's own line iterator waits for 64 KiB where a proxy between
+    sends no chunks.)
+    """
+    rest = b""
+    while piece := response.read1(65536):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line for line in whole if line.strip())
+    if rest.strip():
+        yield rest

@@ -247,6 +247,10 @@ class Build:
             "PATCH", f"/api/v1/nodes/{name}", body={"spec": {"taints": None}}, content_type=MERGE_PATCH
         )
 
+    def cordon(self, name: str) -> None:
+        body = {"spec": {"unschedulable": True}}
+        self.kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+
     def uncordon(self, name: str) -> None:
         body = {"spec": {"unschedulable": None}}
         self.kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)

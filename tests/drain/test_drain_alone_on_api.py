@@ -1,0 +1,152 @@
+"""`drain_nodes` on its own: what a kubectl user expects, and what kubectl does not do."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from infra.errors import NotFound
+from infra.model.workload import Selector
+from tasks.drain import DrainOptions, drain_nodes
+from tasks.rules.outcome import End
+
+
+@pytest.fixture
+def pools(build, kubelet):
+    for name in ("old-0", "old-1"):
+        build.node(name)
+    build.node("new-0", "new", unschedulable=True)
+    return build
+
+
+def cordoned(build):
+    found = build.kube.list("/api/v1/nodes")
+    return {n["metadata"]["name"] for n in found if n["spec"].get("unschedulable")}
+
+
+def marks(build):
+    return [k for n in build.kube.list("/api/v1/nodes") for k in str(n).split("'") if k.startswith("poolshift.dev/")]
+
+
+def test_a_node_with_a_blocker_is_left_alone_and_the_others_go_on(kube, pools):
+    pools.deployment("web", 4)
+    pools.pod("alone", "old-1")
+    pools.until_ready(5)
+    pools.uncordon("new-0")
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
+
+    assert report.nodes == {"old-1": End.FAILED, "old-0": End.DRAINED}
+    assert [(f.code, f.object) for f in report.blocked] == [("unmanaged", "pod default/alone")]
+    assert report.exit_code == 1
+    assert cordoned(pools) == {"old-0"}
+    assert marks(pools) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "code"),
+    [
+        ({}, {"force": True}, "unmanaged"),
+        ({"volumes": [{"name": "v", "emptyDir": {}}]}, {"force": True, "delete_emptydir_data": True}, "local-storage"),
+    ],
+)
+def test_a_flag_opens_what_it_names_and_nothing_else(kube, pools, spec, options, code):
+    pools.pod("alone", "old-0", **spec)
+    pools.until_ready(1)
+
+    without = {k: v for k, v in options.items() if k != list(options)[-1]}
+    refused = drain_nodes(kube, ["old-0"], DrainOptions(**without))
+    assert (refused.exit_code, code in {f.code for f in refused.blocked}) == (5, True)
+    assert refused.requests > 0
+    assert refused.tally.sent == 0
+    assert drain_nodes(kube, ["old-0"], DrainOptions(**options)).exit_code == 0
+
+
+def test_a_dry_run_shows_the_blockers_and_touches_nothing(kube, pools):
+    pools.deployment("web", 4, budget={"minAvailable": "100%"})
+    pools.until_ready(4)
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(dry_run=True))
+
+    assert {f.code for f in report.blocked} == {"pdb-never"}
+    assert report.tally.sent == 0
+    assert cordoned(pools) == {"new-0"}
+
+
+def test_after_a_timeout_exactly_the_cordons_of_this_drain_are_taken_back(kube, kubelet, pools):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    kubelet.never_ends = lambda pod: True
+    pools.cordon("old-1")
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(timeout=timedelta(seconds=1.5)))
+
+    assert report.end is End.FAILED
+    assert {p.code for p in report.left} <= {"stuck-terminating", "wave-deadline"}
+    assert report.restored == ("old-0", "old-1")
+    assert cordoned(pools) == {"old-1", "new-0"}  # others' cordons stay
+    assert marks(pools) == []
+
+
+def test_a_drain_that_is_cancelled_ends_at_once_and_says_unknown(kube, kubelet, pools):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    kubelet.never_ends = lambda pod: True
+    stop = threading.Event()
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(), say=lambda line: stop.set(), cancelled=stop.is_set)
+
+    assert report.end is End.UNKNOWN
+    assert report.exit_code == 4
+    assert cordoned(pools) == {"new-0"}
+
+
+def test_an_interrupt_takes_the_cordons_back_and_is_passed_on(kube, kubelet, pools):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    kubelet.never_ends = lambda pod: True
+
+    def interrupt(line):
+        if "pods gone" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drain_nodes(kube, ["old-0", "old-1"], DrainOptions(), say=interrupt)
+    assert cordoned(pools) == {"new-0"}
+    assert marks(pools) == []
+
+
+def test_a_selector_moves_the_pods_it_picks_and_no_others(kube, pools):
+    pools.deployment("web", 2)
+    pools.deployment("db", 2)
+    pools.until_ready(4)
+    pools.uncordon("new-0")
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(pod_selector=Selector(labels={"app": "web"})))
+
+    assert report.exit_code == 0, report.to_json()
+    where = {p["metadata"]["labels"]["app"]: p["spec"]["nodeName"] for p in pools.pods()}
+    assert where["web"] == "new-0"
+    assert where["db"].startswith("old")
+
+
+def test_a_closed_budget_is_named_with_its_numbers_when_time_is_up(kube, pools):
+    pools.cordon("old-1")
+    pools.deployment("web", 2, budget={"maxUnavailable": 1})
+    pools.until_ready(2)
+
+    report = drain_nodes(kube, ["old-0"], DrainOptions(timeout=timedelta(seconds=2)))
+
+    # With no room anywhere the replacement stays Pending, so the budget never opens again.
+    assert report.end is End.FAILED
+    assert report.tally.accepted == 1
+    assert [p.reason for p in report.left] == ["budget default/web needs 1 healthy of 2 and has 1"]
+    assert report.left[0].pod.owner.kind == "ReplicaSet"
+
+
+def test_a_node_that_is_not_there_is_refused_before_anything_else(kube, pools):
+    with pytest.raises(NotFound, match="node old-9"):
+        drain_nodes(kube, ["old-0", "old-9"], DrainOptions())
+    assert cordoned(pools) == {"new-0"}

@@ -1,0 +1,140 @@
+"""The shared watch against servers that misbehave on purpose: scripted answers on a real socket."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from infra.kube.watch import Changed, Lost, Synced, Watch
+
+
+def pod(name, version, kind="ADDED"):
+    return {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}}}
+
+
+class Script:
+    """Answers lists from `lists` and watches from `watches`, in turn; the last of each is repeated.
+
+    A watch is a list of events, then what happens: "end", "hang" (silence on an open connection) or "tear" (half a line).
+    """
+
+    def __init__(self, lists, watches):
+        self.lists, self.watches = lists, watches
+        self.seen, self.over = [], threading.Event()
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                query = parse_qs(urlsplit(self.path).query)
+                self.send_response(200)
+                self.end_headers()
+                if "watch" not in query:
+                    names, version = script.take(script.lists)
+                    items = [{"metadata": {"name": n, "resourceVersion": version}} for n in names]
+                    self.wfile.write(json.dumps({"metadata": {"resourceVersion": version}, "items": items}).encode())
+                    return
+                script.seen.append(query["resourceVersion"][0])
+                events, then = script.take(script.watches)
+                for event in events:
+                    self.wfile.write(json.dumps(event).encode() + b"\n")
+                self.wfile.flush()
+                if then == "hang":
+                    script.over.wait(20)
+                elif then == "tear":
+                    self.wfile.write(b'{"type": "ADDED", "object": {"meta')
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    @staticmethod
+    def take(answers):
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+@pytest.fixture
+def follow(kube_at):
+    """Watch a scripted server; returns (script, next item)."""
+    open_ = []
+
+    def start(lists, watches, silence=10.0):
+        script = Script(lists, watches)
+        thread = threading.Thread(target=script.server.serve_forever, args=(0.02,))
+        thread.start()
+        queue = SimpleQueue()
+        watch = Watch(
+            kube_at(script.url), "/api/v1/pods", lambda raw, _: raw["metadata"]["name"], queue, silence=silence
+        )
+        watch.start()
+        open_.append((watch, script, thread))
+        return script, lambda: queue.get(timeout=8)
+
+    yield start
+    for watch, script, thread in open_:
+        script.over.set()
+        watch.stop()
+        script.server.shutdown()
+        thread.join()
+        script.server.server_close()
+
+
+def until(get, kind):
+    """The next item of a kind; `Resumed` and the like are passed over."""
+    while not isinstance(item := get(), kind):
+        pass
+    return item
+
+
+def test_what_is_listed_comes_first_and_changes_follow(follow):
+    _, get = follow([(["a", "b"], "5")], [([pod("c", "6"), pod("a", "7", "DELETED")], "hang")])
+    assert until(get, Synced).objects == ("a", "b")
+    first, second = until(get, Changed), until(get, Changed)
+    assert [(first.object, first.gone), (second.object, second.gone)] == [("c", False), ("a", True)]
+
+
+def test_a_cut_connection_is_resumed_from_the_last_event_without_a_listing(follow):
+    script, get = follow([(["a"], "5")], [([pod("b", "6")], "end"), ([pod("c", "7")], "hang")])
+    assert until(get, Changed).object == "b"
+    assert until(get, Changed).object == "c"
+    assert script.seen[:2] == ["5", "6"]
+
+
+def test_a_bookmark_moves_the_place_to_resume_from(follow):
+    script, get = follow([([], "5")], [([pod("", "90", "BOOKMARK")], "end"), ([pod("c", "91")], "hang")])
+    assert until(get, Changed).object == "c"
+    assert script.seen[:2] == ["5", "90"]
+
+
+def test_a_torn_line_is_no_event(follow):
+    script, get = follow([([], "5")], [([pod("b", "6")], "tear"), ([pod("c", "7")], "hang")])
+    assert [until(get, Changed).object, until(get, Changed).object] == ["b", "c"]
+    assert script.seen[:2] == ["5", "6"]
+
+
+def test_an_expired_version_is_answered_with_a_new_listing(follow):
+    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
+    script, get = follow([(["a"], "5"), (["b"], "50")], [([gone], "end"), ([], "hang")])
+    assert until(get, Synced).objects == ("a",)
+    assert until(get, Synced).objects == ("b",)
+
+
+def test_a_silent_connection_is_taken_for_dead_and_resumed(follow):
+    script, get = follow([([], "5")], [([], "hang"), ([pod("c", "6")], "hang")], silence=0.3)
+    assert until(get, Changed).object == "c"
+    assert script.seen[:2] == ["5", "5"]
+
+
+def test_a_server_that_is_away_is_told_and_tried_again(kube_at):
+    queue = SimpleQueue()
+    watch = Watch(kube_at("http://127.0.0.1:9"), "/api/v1/pods", lambda raw, _: raw, queue)
+    watch.start()
+    assert isinstance(queue.get(timeout=20), Lost)
+    watch.stop()
