@@ -83,7 +83,7 @@ class Sandbox:
 
 
 def start(
-    scenario: str = "healthy",
+    scenario: str | Scenario = "healthy",
     cloud: Cloud = "eks",
     *,
     port: int = 0,
@@ -94,7 +94,7 @@ def start(
     """Start a sandbox and return when its workloads run.
 
     Args:
-        scenario: a name in infra/sandbox/scenarios.
+        scenario: a name in infra/sandbox/scenarios, or a loaded one that was changed.
         cloud: eks or gke.
         port: of the Kubernetes API on 127.0.0.1; 0 for a free one.
         kubeconfig: where to write it; None: it is only in `document`.
@@ -106,10 +106,10 @@ def start(
         PoolshiftError: port in use, or the cluster did not come up.
 
     """
-    loaded = scenarios.load(scenario)
+    loaded = scenario if isinstance(scenario, Scenario) else scenarios.load(scenario)
     if cloud not in loaded.clouds:
         raise BadSpec(
-            f"scenario {scenario!r}", f"does not run on {cloud}", expected=f"one of {', '.join(loaded.clouds)}"
+            f"scenario {loaded.name!r}", f"does not run on {cloud}", expected=f"one of {', '.join(loaded.clouds)}"
         )
     if port:
         refuse_busy(port)
