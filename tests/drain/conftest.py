@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from infra.clock import Clock, ScaledClock, SystemClock, rfc3339
+from infra.errors import PoolshiftError
 from infra.kube.api import MERGE_PATCH, Kube
 from infra.kube.watch import Changed, Synced, Watch
+from infra.model.gangs import GangKind
 from infra.sandbox.control_plane import run_in_thread
 
 Raw = dict[str, Any]
@@ -272,6 +274,28 @@ class Build:
         )
         if budget is not None:
             self.budget(name, labels, namespace=namespace, **budget)
+
+    def definition(self, row: GangKind) -> None:
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": row.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        names = {"kind": row.kind, "plural": row.plural, "singular": row.kind.lower()}
+        self.kube.request(
+            "POST",
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            body={
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{row.plural}.{row.group}"},
+                "spec": {"group": row.group, "names": names, "scope": "Namespaced", "versions": [version]},
+            },
+        )
+        self.until(lambda: self.served(row), f"{row.kind} is served")
+
+    def served(self, row: GangKind) -> bool:
+        try:
+            return self.kube.get(row.path()) is not None
+        except PoolshiftError:
+            return False
 
     def budget(self, name: str, labels: Raw, *, namespace: str = "default", **spec: Any) -> None:
         self.kube.request(
