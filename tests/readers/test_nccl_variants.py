@@ -426,6 +426,22 @@ VARIANTS = (
         "find a path for pattern 4, falling back to simple order\n",
         {"verdict": "healthy", "warnings": 1, "fatal": False},
     ),
+    Variant(
+        "verbs-library-warning",
+        "node-a:1:2 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n" + info("Using network Socket"),
+        FALLEN | {"cause": "no-verbs-library", "warnings": 1},
+    ),
+    Variant(
+        "proxy-failed",
+        "node-a:1:2 [3] proxy.cc:1519 NCCL WARN [Proxy Service 11] Failed to execute operation Connect from rank 11, "
+        "retcode 2\n" + info("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/Socket/0"),
+        {"verdict": "failed", "transport": "socket", "cause": "proxy-failed"},
+    ),
+    Variant(
+        "redacted-host",
+        "<cluster>:920:1145 [1] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [receive] via NET/Socket/0\n",
+        {"hosts": None, "transport": "socket", "devices_seen": [1]},
+    ),
     # shapes of lines
     Variant("no-thread-id", "node-a:11 [0] NCCL INFO Using network IB\n", {"transport": "ib-verbs", "hosts": 1}),
     Variant("tabs", "\t\tnode-a:11:12 [0] NCCL INFO Using network IB\n", {"transport": "ib-verbs", "hosts": 1}),

@@ -55,8 +55,8 @@ def test_a_cut_run_is_never_a_pass(at: int) -> None:
 def test_damage_never_turns_a_defect_into_a_pass(name: str, mutation: str, seed: int) -> None:
     """Cut, dropped and doubled lines, shuffled ranks, changed numbers, torn text."""
     data = mutate(BAD[name], mutation, seed, other=GOOD)
-    if set(data.split(b"\n")) <= GOOD_LINES:
-        return  # a splice that took every differing line from the good run is a good run
+    if mutation == "splice" and len(set(data.split(b"\n")) - GOOD_LINES) <= 1:
+        return  # all lines but the seam are the good run's: nothing of the defect is left in it
     assert read(data).outcome is not Outcome.PASS, (name, mutation, seed)
 
 

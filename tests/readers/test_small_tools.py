@@ -262,6 +262,23 @@ TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
         {"component": "aws-efa-k8s-device-plugin", "healthy": False, "cause": "no-devices"},
         3,
     ),
+    "plugin-efa-invalid-in-a-terminal": (
+        "│ 2026/02/03 15:23:32 Fetching EFA devices.      │\n│ 2026/02/03 15:23:32 Error to get IB device: %v. No valid EFA devices found   │\n",
+        {
+            "component": "aws-efa-k8s-device-plugin",
+            "healthy": False,
+            "cause": "no-devices",
+            "started": "2026-02-03T15:23:32",
+        },
+        3,
+    ),
+    "plugin-efa-registered": (
+        "2024/03/13 22:16:00 Fetching EFA devices.\n2024/03/13 22:16:00 device: rdmap79s0,uverbs0,/sys/class/infiniband_verbs/uverbs0,/sys/class/infiniband/rdmap79s0\n\n"
+        "2024/03/13 22:16:00 Starting to serve on /var/lib/kubelet/device-plugins/aws-efa-device-plugin.sock\n"
+        "2024/03/13 22:16:00 Registered device plugin with Kubelet\n",
+        {"component": "aws-efa-k8s-device-plugin", "healthy": True, "devices": 1},
+        4,
+    ),
     "plugin-wrong-architecture": (
         "exec /usr/bin/efa-k8s-device-plugin: exec format error\n",
         {"healthy": False, "cause": "exec-format-error"},

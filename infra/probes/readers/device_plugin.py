@@ -32,14 +32,17 @@ _CAUSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("registration-failed", re.compile(r"[Cc]ould not register device plugin|[Ff]ailed to register")),
     (
         "no-devices",
-        re.compile(r"No devices found|[Nn]o EFA devices|no devices in device pool|no (?:RDMA|rdma) devices|0 devices"),
+        re.compile(
+            r"No devices found|[Nn]o (?:valid )?EFA devices|no devices in device pool|no (?:RDMA|rdma) devices|0 devices"
+        ),
     ),
     ("incompatible-platform", re.compile(r"[Ii]ncompatible (?:platform|strategy)")),
     ("crashed", re.compile(r"^panic: |fatal error: |SIGSEGV", re.M)),
 )
 _REGISTERED = re.compile(r"Registered device plugin|[Rr]egistered .*with [Kk]ubelet|registered with kubelet")
-_KLOG = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d+", re.M)
-_PLAIN = re.compile(r"^(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d:\d\d:\d\d)", re.M)
+_KLOG = re.compile(r"^[│|>\s]*[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d+", re.M)
+_PLAIN = re.compile(r"^[│|>\s]*(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d:\d\d:\d\d)", re.M)
+_DEVICE = re.compile(r"\bdevice: (\w+),uverbs\d+,")
 _VERSION = re.compile(r'[Vv]ersion[=:]\s*(?:<\s*)?"?([\w.\-+]+)')
 
 
@@ -68,6 +71,7 @@ def read_device_plugin(text: str) -> ToolReading | None:
             "version": version[1] if version else None,
             "started": started,
             "registered": registered is not None,
+            "devices": len(set(_DEVICE.findall(text))) or None,
         },
         healthy=False if lasting else (True if registered else None),
         cause=lasting[0] if lasting else None,

@@ -34,6 +34,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
             False,
         ),
         (r"GDR disabled on GDR-supported instance type", "gdr-disabled-on-instance", False),
+        (r"Failed to open libibverbs", "no-verbs-library", False),
+        (r"Error encountered progressing operation|Failed to execute operation", "proxy-failed", True),
         (r"Failed to initialize any NET plugin|network \S.* not found", "pinned-network-absent", True),
         (r"aws-ofi-nccl initialization failed", "ofi-init-failed", False),
         (r"no socket interface found|No socket interface found|No interface found", "no-socket-interface", True),
