@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import CloudError, Conflict, Forbidden, NoCapacity, NotFound, PoolshiftError, Unreachable
@@ -59,27 +59,9 @@ class Aws:
     _clients: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def client(self, service: str) -> Any:
-        """A boto3 client, made once. boto3 clients may be shared by threads."""
+        """The boto3 client of a service."""
         if service not in self._clients:
-            from botocore.config import Config
-
-            config = Config(
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=READ_SECONDS,
-                retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-                user_agent_extra="poolshift",
-            )
-            simulated = (
-                {
-                    "endpoint_url": self.endpoint,
-                    "aws_access_key_id": "simulated",
-                    "aws_secret_access_key": "simulated",
-                }
-                if self.endpoint
-                else {}
-            )
-            with _MAKING:
-                self._clients[service] = _session(self.region)(service, config=config, **simulated)
+            self._clients[service] = _client(self.region, self.endpoint, service)
         return self._clients[service]
 
     def call(self, verb: str, what: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +110,27 @@ class Aws:
                     break
             else:
                 return
+
+
+def _client(region: str, endpoint: str, service: str) -> Any:
+    with _MAKING:
+        return _make(region, endpoint, service)
+
+
+@lru_cache(maxsize=32)
+def _make(region: str, endpoint: str, service: str) -> Any:
+    """Made once in a process: each costs a tenth of a second, and every step of a run opens the cloud anew."""
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        user_agent_extra="poolshift",
+    )
+    word = "simulated"
+    simulated = {"endpoint_url": endpoint, "aws_access_key_id": word, "aws_secret_access_key": word}
+    return _session(region)(service, config=config, **(simulated if endpoint else {}))
 
 
 @cache

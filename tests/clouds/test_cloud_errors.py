@@ -86,17 +86,6 @@ def test_malformed_arguments_are_not_sent():
         aws.call("eks.describe_cluster", "EKS cluster train", {"nome": "train"})
 
 
-def test_an_unreachable_aws_is_unreachable():
-    aws = aws_api.Aws(region="us-east-2", endpoint="http://127.0.0.1:1")
-    aws_api.ATTEMPTS, before = 1, aws_api.ATTEMPTS
-
-    try:
-        with pytest.raises(Unreachable, match="us-east-2"):
-            aws.call("eks.describe_cluster", "EKS cluster train", {"name": "train"})
-    finally:
-        aws_api.ATTEMPTS = before
-
-
 @pytest.mark.parametrize(
     ("error", "expected", "words"),
     [
