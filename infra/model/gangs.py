@@ -118,7 +118,13 @@ GANG_KINDS: tuple[GangKind, ...] = (
         field=("spec", "replicas"),
         pod_label="leaderworkerset.sigs.k8s.io/name",
     ),
-    GangKind(kind="RayJob", group="ray.io", version="v1", plural="rayjobs"),
+    GangKind(
+        kind="RayJob",
+        group="ray.io",
+        version="v1",
+        plural="rayjobs",
+        pod_label="ray.io/originated-from-cr-name",
+    ),
     GangKind(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters", pod_label="ray.io/cluster"),
 )
 
