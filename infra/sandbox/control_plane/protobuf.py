@@ -1,6 +1,7 @@
 """Reading objects that kubectl and other Go clients send as protobuf. Answers are always JSON, which they accept.
 
-The wire format is an envelope, four bytes of magic and a runtime.Unknown with apiVersion, kind and the object's own bytes.
+The wire format is an envelope: four bytes of magic, then a runtime.Unknown that holds apiVersion, kind and the
+object's own bytes.
 """
 
 from __future__ import annotations

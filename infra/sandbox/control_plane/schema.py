@@ -254,9 +254,15 @@ LIMIT_KEYWORDS = frozenset(
 # Reading
 
 
-def read(kind: Type, value: Any, problems: Problems, *, custom: bool = False, keep_empty: bool = False) -> Any:
-    """`value` as the server would hold it; `keep_empty` keeps empty lists and maps. DecodeError on a wrong type."""
-    return _Reader(problems, custom, keep_empty or custom).read(kind, value, "", "")
+def read(
+    kind: Type, value: Any, problems: Problems, *, custom: bool = False, keep_empty: bool = False, known: Any = None
+) -> Any:
+    """`value` as the server would hold it. DecodeError on a wrong type.
+
+    `keep_empty` keeps empty lists and maps; parts that `value` shares with `known`, which was read before, are
+    taken as they are.
+    """
+    return _Reader(problems, custom, keep_empty or custom).read(kind, value, "", "", known)
 
 
 class _Reader:
@@ -267,17 +273,21 @@ class _Reader:
         self._custom = custom
         self._keep_empty = keep_empty
 
-    def read(self, kind: Type, value: Any, path: str, owner: str) -> Any:
+    def read(self, kind: Type, value: Any, path: str, owner: str, known: Any = None) -> Any:
         form = kind.form
         if form == "any":
             return value
         if form == "object":
-            return self._struct(kind, value, path, owner)
+            return self._struct(kind, value, path, owner, known)
         if form == "array":
             if not isinstance(value, list):
                 raise _mismatch(value, "[]" + _go_name(kind.items), path, owner, kind.form)
             items = kind.items or Type(form="any")
-            return [self.read(items, each, f"{path}[{index}]", owner) for index, each in enumerate(value)]
+            seen = {id(each) for each in known} if isinstance(known, list) else ()
+            return [
+                each if id(each) in seen else self.read(items, each, f"{path}[{index}]", owner)
+                for index, each in enumerate(value)
+            ]
         if form == "map":
             if not isinstance(value, dict):
                 raise _mismatch(value, "map[string]" + _go_name(kind.items), path, owner, kind.form)
@@ -290,12 +300,17 @@ class _Reader:
             }
         return self._scalar(kind, value, path, owner)
 
-    def _struct(self, kind: Type, value: Any, path: str, owner: str) -> Object:
+    def _struct(self, kind: Type, value: Any, path: str, owner: str, known: Any) -> Object:
         if not isinstance(value, dict):
             raise _mismatch(value, kind.go or f"v1.{kind.name}", path, owner, kind.form)
         fields, required, result = kind.fields, kind.required, {}
         prefix = f"{path}." if path else ""
+        before = known if isinstance(known, dict) else {}
         for name, each in value.items():
+            held = before.get(name)
+            if each is held and held is not None:
+                result[name] = each
+                continue
             field_type = fields.get(name)
             if field_type is None:
                 if kind.open or (kind.embedded and name in ("apiVersion", "kind", "metadata")):
@@ -307,7 +322,7 @@ class _Reader:
                 if field_type.limits.get("nullable") or field_type.form == "any":
                     result[name] = None
                 continue
-            read = self.read(field_type, each, prefix + name, kind.name or owner)
+            read = self.read(field_type, each, prefix + name, kind.name or owner, held)
             if not read and not self._keep_empty and name not in required and field_type.form in ("array", "map"):
                 continue
             result[name] = read

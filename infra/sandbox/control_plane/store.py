@@ -10,6 +10,7 @@ import random
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -106,6 +107,8 @@ class Store:
         self._pending: deque[tuple[Kind, Change]] = deque()
         self._dispatching = False
         self._addresses = 0
+        self._moment: datetime | None = None
+        self._stamp_text = ""
 
     # Reading
 
@@ -149,7 +152,10 @@ class Store:
 
     def now(self) -> str:
         """The time on the store's clock, as Kubernetes writes it."""
-        return rfc3339(self.clock.now())
+        moment = self.clock.now().replace(microsecond=0)
+        if moment != self._moment:
+            self._moment, self._stamp_text = moment, rfc3339(moment)
+        return self._stamp_text
 
     def suffix(self) -> str:
         """Five characters that make a generated name unique."""

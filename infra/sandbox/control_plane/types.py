@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -63,14 +64,17 @@ class Types:
             call.warnings += problems
         return result
 
-    def read_patched(self, call: Call, obj: Object, patch_text: str) -> Object:
-        """The outcome of a patch. 422 on wrong types, and on unknown fields when strict."""
+    def read_patched(self, call: Call, obj: Object, old: Object, text: Callable[[], str]) -> Object:
+        """The outcome of a patch of `old`. 422 on wrong types, and on unknown fields when strict.
+
+        `text` is what the refusal shows of the patch.
+        """
         try:
-            result, problems = self._read(call.kind, obj)
+            result, problems = self._read(call.kind, obj, known=old)
         except DecodeError as problem:
-            raise self._bad_patch(patch_text, str(problem)) from None
+            raise self._bad_patch(text(), str(problem)) from None
         if problems and call.validation == "Strict":
-            raise self._bad_patch(patch_text, f"strict decoding error: {', '.join(problems)}")
+            raise self._bad_patch(text(), f"strict decoding error: {', '.join(problems)}")
         if call.validation == "Warn":
             call.warnings += problems
         return result
@@ -99,10 +103,12 @@ class Types:
         """An object put together from valid parts, in the form that is stored."""
         return self._read(kind, obj)[0]
 
-    def _read(self, kind: Kind, obj: Object, *, keep_empty: bool = False) -> tuple[Object, list[str]]:
-        problems = Problems()
+    def _read(
+        self, kind: Kind, obj: Object, *, keep_empty: bool = False, known: Object | None = None
+    ) -> tuple[Object, list[str]]:
+        problems, kind_type = Problems(), self.of(kind)
         try:
-            result: Object = read(self.of(kind), obj, problems, custom=kind.custom, keep_empty=keep_empty)
+            result: Object = read(kind_type, obj, problems, custom=kind.custom, keep_empty=keep_empty, known=known)
         except DecodeError as problem:
             if kind.custom and problem.path:
                 raise _bad_custom(kind, obj, problem) from None

@@ -19,8 +19,10 @@ PATH_NAMES = frozenset(
     ("rbac.authorization.k8s.io", plural) for plural in ("roles", "clusterroles", "rolebindings", "clusterrolebindings")
 )
 """RBAC names may hold almost anything that a path can."""
-COMPARED: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (("minimum", "greater than or equal to", lambda value, limit: value >= limit),
-            ("maximum", "less than or equal to", lambda value, limit: value <= limit))  # fmt: skip
+COMPARED: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
+    ("minimum", "greater than or equal to", lambda value, limit: value >= limit),
+    ("maximum", "less than or equal to", lambda value, limit: value <= limit),
+)
 
 
 def check(kind: Kind, kind_type: Type, new: Object, old: Object | None, sub: str) -> None:

@@ -122,9 +122,11 @@ class Writes:
         body = call.json()
         old = views.shown(call.kind, self._store.require(call.kind, call.namespace, call.name))
         patched = self._patched(call, old, body)
-        sent = call.body.decode(errors="replace")
-        text = sent if call.media_type == STRATEGIC else orjson.dumps(patched).decode()
-        obj = self._types.read_patched(call, patched, patch.go_map(body) if call.media_type == STRATEGIC else text)
+
+        def shown_patch() -> str:
+            return patch.go_map(body) if call.media_type == STRATEGIC else orjson.dumps(patched).decode()
+
+        obj = self._types.read_patched(call, patched, old, shown_patch)
         return self._update(call, views.stored(call.kind, obj)), False
 
     def _patched(self, call: Call, old: Object, body: Any) -> Object:
