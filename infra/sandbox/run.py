@@ -26,6 +26,7 @@ from infra.sandbox.scenario import PLACES, Cloud, CloudConfig, Scenario
 ControlPlane = Literal["embedded", "real"]
 T = TypeVar("T")
 STOP_SECONDS = 10.0
+SETTLE_SECONDS = 0.05
 
 
 class LoopThread:
@@ -41,7 +42,8 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def stop(self) -> None:
-        """End the loop and the thread."""
+        """End the loop and the thread, after connections that were closed have gone."""
+        self.call(asyncio.sleep(SETTLE_SECONDS))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(STOP_SECONDS)
         self.loop.close()
@@ -60,6 +62,8 @@ class Sandbox:
     document: dict[str, Any] = field(default_factory=dict)
     api: Api | None = None
     agent: Any = None
+    plane: Any = None
+    """The RealControlPlane, where it is one: its processes can be stopped and its audit log read."""
     aws_endpoint: str = ""
     gke_endpoint: str = ""
     _stops: list[Callable[[], None]] = field(default_factory=list, repr=False)
@@ -198,6 +202,7 @@ def _control_plane(sandbox: Sandbox, port: int) -> tuple[Access, dict[str, Any],
 
         plane = real.start(port=port or None)
         sandbox._stops.append(plane.stop)
+        sandbox.plane = plane
         document = plane.kubeconfig_dict
         access = Access.from_kubeconfig(document)
         return access, document["clusters"][0]["cluster"], document["users"][0]["user"]

@@ -28,6 +28,21 @@ USERS = {
 }
 """Who gets a token: short name -> (user, group). The components use the roles that RBAC bootstraps for them."""
 
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:masters"]},
+        {"level": "None", "users": ["system:kube-controller-manager", "system:kube-scheduler"]},
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata"},
+    ],
+}
+"""Who is neither the administrator nor a component leaves a line for each request: what its role needs."""
+
+AUDIT_LOG = "audit.log"
+
 READY_SECONDS = 90.0
 """How long a start may take: about 8 s on two idle cores, many times that on a busy machine."""
 
@@ -53,6 +68,12 @@ class RealControlPlane:
     def kubeconfig_dict(self) -> dict[str, Any]:
         """A kubeconfig of the cluster's administrator, as a document to write or to load."""
         return kubeconfig(self.url, self.ca, self.token)
+
+    def requests(self, user: str) -> list[dict[str, Any]]:
+        """The audit events of a user, in the order in which they were answered. Not of an administrator."""
+        log = self.folder / AUDIT_LOG
+        events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [event for event in events if event["user"]["username"] == user]
 
     def failure(self) -> ControlPlaneFailed | None:
         """What has gone wrong with the processes since the start, or None; costs nothing to ask."""
@@ -116,6 +137,7 @@ def _start(binaries: Binaries, children: Children, port: int) -> RealControlPlan
     tokens = {name: secrets.token_hex(16) for name in USERS}
     _write_tokens(folder / "tokens.csv", tokens)
     url = f"https://127.0.0.1:{port}"
+    _write_private(folder / "audit-policy.json", json.dumps(AUDIT_POLICY))
     for name in ("kube-controller-manager", "kube-scheduler"):
         _write_private(folder / f"{name}.conf", json.dumps(kubeconfig(url, made.ca_pem, tokens[name])))
     etcd_url, commands = _commands(binaries, folder, made, port)
@@ -176,6 +198,8 @@ def _commands(
             "--endpoint-reconciler-type=none",
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",  # device plugins and RDMA installers are privileged DaemonSets
+            f"--audit-policy-file={folder / 'audit-policy.json'}",
+            f"--audit-log-path={folder / AUDIT_LOG}",
         ],
         "kube-controller-manager": [
             binaries.path("kube-controller-manager"),
