@@ -182,6 +182,21 @@ def test_claims_are_made_bound_kept_and_used_again(world: World) -> None:
     assert len(world.list("PersistentVolumeClaim")) == 2
 
 
+def test_the_retention_policy_lets_claims_go_with_their_pod_or_their_set(world: World) -> None:
+    world.nodes(1)
+    claim = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    claim["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
+    policy = {"whenDeleted": "Delete", "whenScaled": "Delete"}
+    world.stateful_set("db", 3, volumeClaimTemplates=[claim], persistentVolumeClaimRetentionPolicy=policy)
+    world.settle()
+    world.edit("StatefulSet", "db", replicas=2)
+    world.settle()
+    assert [each["metadata"]["name"] for each in world.list("PersistentVolumeClaim")] == ["data-db-0", "data-db-1"]
+    world.delete("StatefulSet", "db", propagation="Background")
+    world.settle()
+    assert world.list("PersistentVolumeClaim") == []
+
+
 def test_a_failed_stateful_pod_is_deleted_and_made_again(world: World) -> None:
     world.nodes(1)
     world.stateful_set("db", 1)

@@ -19,6 +19,7 @@ from infra.sandbox.control_plane.controllers.objects import (
     is_deleting,
     key_of,
     labels_of,
+    owner_reference,
 )
 from infra.sandbox.control_plane.controllers.selectors import label_matcher
 from infra.sandbox.control_plane.controllers.view import PodFacts
@@ -93,6 +94,7 @@ class StatefulSets:
     # Steps
 
     def _advance(self, plan: Plan) -> None:
+        self._assign_claims(plan)
         for ordinal in plan.replicas:
             if self._tend(plan, ordinal) and plan.ordered:
                 return
@@ -198,6 +200,31 @@ class StatefulSets:
             self._cluster.store.create(CLAIM, claim)
             say = f"Create Claim {name} Pod {meta['name']}-{ordinal} in StatefulSet {meta['name']} success"
             self._cluster.events.emit(stateful_set, STATEFUL_SET, "Normal", "SuccessfulCreate", say, SOURCE)
+
+    def _assign_claims(self, plan: Plan) -> None:
+        """By the retention policy, claims go with their set when it is deleted, or with a pod that is scaled away."""
+        policy = plan.set["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+        templates = plan.set["spec"].get("volumeClaimTemplates") or ()
+        with_set = policy.get("whenDeleted") == "Delete"
+        if not templates or not (with_set or policy.get("whenScaled") == "Delete"):
+            return
+        own = owner_reference(plan.set, STATEFUL_SET.api_version, STATEFUL_SET.kind)
+        owners: dict[int, Object | None] = dict.fromkeys(plan.replicas, own if with_set else None)
+        for ordinal, pod in plan.condemned:
+            scaled_away = policy.get("whenScaled") == "Delete"
+            condemned = owner_reference(pod.obj, POD.api_version, POD.kind) if scaled_away else None
+            owners[ordinal] = condemned or (own if with_set else None)
+        for ordinal, owner in owners.items():
+            for template in templates:
+                key = (plan.set["metadata"]["namespace"], _claim_name(template, plan.set, ordinal))
+                claim = self._cluster.get(CLAIM, key)
+                if claim is None or is_deleting(claim):
+                    continue
+                present = claim["metadata"].get("ownerReferences") or []
+                kept = [each for each in present if each["kind"] not in (STATEFUL_SET.kind, POD.kind)]
+                wanted = [*kept, owner] if owner is not None else kept
+                if wanted != present:
+                    self._cluster.patch_meta(CLAIM, claim, ownerReferences=wanted or None)
 
     def _mend_identity(self, plan: Plan, ordinal: int, pod: PodFacts) -> bool:
         """A pod whose identity labels were lost (an adopted one) gets them back."""
