@@ -23,7 +23,6 @@ from tasks.rules.waves import MovePlan, plan_move
 from tasks.rules.wording import plural
 from tasks.run import Run
 
-
 _ORDINARY = ("cpu", "memory", "pods", "ephemeral-storage")
 _OPEN = 1 << 62  # more than any request
 
