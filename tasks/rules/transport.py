@@ -112,10 +112,16 @@ def _families(log: NcclLog) -> tuple[frozenset[Family], str]:
         return frozenset({Family.LIBFABRIC}), "selected"
     if log.hcas:
         return frozenset({Family.IB}), "selected"
-    if log.socket_interfaces:
+    if log.socket_interfaces and not _only_bootstrap(log):
         return frozenset({Family.SOCKET}), "selected"
     hinted = _hinted(log)
     return (frozenset({hinted}), "indirect") if hinted else (frozenset(), "none")
+
+
+def _only_bootstrap(log: NcclLog) -> bool:
+    """NCCL before 2.5 lists socket interfaces for its bootstrap, whatever carries the data."""
+    old = log.version is not None and log.version.startswith(("2.0", "2.1.", "2.2.", "2.3.", "2.4."))
+    return old and "no-ib-device" not in log.hints
 
 
 def _disagree(channels: frozenset[Family], selected: frozenset[Family]) -> bool:

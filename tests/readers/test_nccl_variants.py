@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - what a job printed stands on one line here as it did there
 """Wordings of NCCL 2.3 to 2.31 and of its network plugins, one sentence or a few at a time."""
 
 from __future__ import annotations
@@ -442,6 +443,46 @@ VARIANTS = (
         "<cluster>:920:1145 [1] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [receive] via NET/Socket/0\n",
         {"hosts": None, "transport": "socket", "devices_seen": [1]},
     ),
+    Variant(
+        "ofi-open-failed",
+        "[1,23]<stdout>:node-a:1:2 [7] create_nccl_ofi_component:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: "
+        "Invalid argument\n",
+        {"verdict": "failed", "cause": "ofi-call-failed", "prefix_rank": 23},
+    ),
+    Variant(
+        "ofi-endpoint-failed",
+        "node-a:1:2 [0] nccl_net_ofi_domain_get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f failed: "
+        "Invalid argument\n",
+        {"verdict": "failed", "cause": "ofi-call-failed"},
+    ),
+    Variant(
+        "efa-completion-error",
+        "libfabric:7:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr\n"
+        + info("Channel 00/0 : 0[4] -> 8[4] [send] via NET/AWS Libfabric/4/GDRDMA"),
+        {"verdict": "failed", "cause": "efa-completion-error", "transport": "libfabric"},
+    ),
+    Variant(
+        "message-transfer-tool",
+        "INFO: Function: ofi_init Line: 686: NET/OFI Selected Provider is efa\n"
+        "WARN: Function: create_nccl_ofi_component Line: 459: NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument\n",
+        {"transport": "efa", "verdict": "failed", "cause": "ofi-call-failed"},
+    ),
+    Variant(
+        "2.4-bootstrap-sockets",
+        "NCCL version 2.4.2+cuda10.0\n" + info("NET/Socket : Using [0]enp1s0f0:10.0.0.1<0>"),
+        {"transport": None, "verdict": "undetermined", "fallback": None},
+    ),
+    Variant(
+        "2.4-no-device",
+        "NCCL version 2.4.7+cuda9.2\n" + info("NET/Socket : Using [0]ens3:10.0.0.1<0>", "NET/IB : No device found."),
+        {"transport": "socket", "fallback": True, "cause": "no-ib-device"},
+    ),
+    Variant(
+        "terminal-frame",
+        "│ task-1:28:53 [0] NCCL INFO Channel 00 : 3[51000] -> 0[cb000] [receive] via NET/IB/0      │\n",
+        {"transport": "ib-verbs", "gdr": "none", "hosts": 1, "net_channels": {"ib": 1, "socket": 0}},
+    ),
+    Variant("channel-cut-in-front", "     8[4] -> 0[4] [receive] via NET/AWS Libfabric/4/GDRDMA\n", {"gdr": "all"}),
     # shapes of lines
     Variant("no-thread-id", "node-a:11 [0] NCCL INFO Using network IB\n", {"transport": "ib-verbs", "hosts": 1}),
     Variant("tabs", "\t\tnode-a:11:12 [0] NCCL INFO Using network IB\n", {"transport": "ib-verbs", "hosts": 1}),

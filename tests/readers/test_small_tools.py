@@ -244,6 +244,24 @@ TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
         {"tool": "ior", "max_write_mib_s": 25110.5, "max_read_mib_s": 22660.25},
         4,
     ),
+    "ior-summary-only": (
+        "Operation   Max(MiB)   Min(MiB)  Mean(MiB)     StdDev   Max(OPs)\nwrite         565.67     560.00     563.00       0.00     565.67 MPIIO      0\n",
+        {"tool": "ior", "max_write_mib_s": 565.67, "mean_write_mib_s": 563.0, "write_rows_mib_s": []},
+        4,
+    ),
+    "perftest-caption-without-hash": (
+        "                    RDMA_Read BW Test\n #bytes     iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 2          1000             4.86               4.67               2.450225\n",
+        {"tool": "perftest", "bw_average_mb_s": 4.67, "complete": False},
+        4,
+    ),
+    "plugin-containerd": (
+        "2023-10-19T14:25:03.801614288+08:00 stderr F I1019 06:25:03.801505       1 main.go:154] Starting FS watcher.\n"
+        '2023-10-19T14:25:03.9+08:00 stderr F     "nvidiaDriverRoot": "/",\n'
+        "2023-10-19T14:25:03.9+08:00 stderr F E1019 06:25:03.9       1 factory.go:115] Incompatible platform detected\n"
+        "2023-10-19T14:25:03.9+08:00 stderr F I1019 06:25:03.9       1 main.go:287] No devices found. Waiting indefinitely.\n",
+        {"component": "nvidia-device-plugin", "healthy": False, "cause": "no-devices", "started": "10-19T06:25:03"},
+        3,
+    ),
     "elbencho": (
         "OPERATION   RESULT TYPE         FIRST DONE   LAST DONE\n=========== ================    ==========   =========\n"
         "WRITE       Elapsed time     :     10.832s     11.071s\n            IOPS             :       16905       16612\n"

@@ -13,7 +13,7 @@ _COMPONENTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("nvidia-gpu-device-plugin", re.compile(r"nvidia_gpu\.go|GKE GPU device plugin|nvidia-gpu-device-plugin")),
     (
         "nvidia-device-plugin",
-        re.compile(r"NVIDIA Device Plugin|nvidia-device-plugin|Loading NVML|NVML|'nvidia\.com/gpu'|nvidia-container"),
+        re.compile(r"NVIDIA Device Plugin|nvidia-device-plugin|NVML|nvidia\.com/gpu|nvidiaDriverRoot|nvidia-container"),
     ),
 )
 # Ordered: the first that matches is the cause.
@@ -32,15 +32,13 @@ _CAUSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("registration-failed", re.compile(r"[Cc]ould not register device plugin|[Ff]ailed to register")),
     (
         "no-devices",
-        re.compile(
-            r"No devices found|[Nn]o (?:valid )?EFA devices|no devices in device pool|no (?:RDMA|rdma) devices|0 devices"
-        ),
+        re.compile(r"No devices found|[Nn]o (?:valid )?EFA devices|no devices in device pool|no (?:RDMA|rdma) devices"),
     ),
     ("incompatible-platform", re.compile(r"[Ii]ncompatible (?:platform|strategy)")),
     ("crashed", re.compile(r"^panic: |fatal error: |SIGSEGV", re.M)),
 )
 _REGISTERED = re.compile(r"Registered device plugin|[Rr]egistered .*with [Kk]ubelet|registered with kubelet")
-_KLOG = re.compile(r"^[│|>\s]*[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d+", re.M)
+_KLOG = re.compile(r"^(?:[│|>\s]*|\S+ std(?:out|err) [FP] )[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d+", re.M)
 _PLAIN = re.compile(r"^[│|>\s]*(\d{4})[/-](\d\d)[/-](\d\d)[ T](\d\d:\d\d:\d\d)", re.M)
 _DEVICE = re.compile(r"\bdevice: (\w+),uverbs\d+,")
 _VERSION = re.compile(r'[Vv]ersion[=:]\s*(?:<\s*)?"?([\w.\-+]+)')

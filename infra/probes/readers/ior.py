@@ -10,6 +10,7 @@ from infra.model.reading import Kind, ToolReading
 
 _ROW = re.compile(r"^\s*(write|read)\s+([\d.]+)\s+.*?\s(\d+)\s*$", re.M)
 _MAX = re.compile(r"Max (Write|Read):\s+([\d.]+) (MiB|MB)/sec(?: \(([\d.]+) MB/sec\))?")
+_SUMMARY = re.compile(r"^\s*(?:\S+:\s+)?(write|read)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", re.M)  # max, min, mean
 _OPERATION = re.compile(r"^\s*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$")
 
 
@@ -17,11 +18,15 @@ def read_ior(text: str) -> ToolReading | None:
     """Read IOR's output, or None."""
     if '"bwMiB"' in text or '"bwMaxMIB"' in text:
         return _read_json(text)
-    if not ("IOR-" in text or "Max Write:" in text or "Max Read:" in text) or "MiB" not in text:
+    words = ("IOR-", "Max Write:", "Max Read:", "Max(MiB)")
+    if not any(word in text for word in words) or "MiB" not in text:
         return None
+    table, _, summary = text.partition("Summary of all tests")
+    if not summary and "Max(MiB)" in text:
+        table, summary = "", text
     rows: dict[str, list[float]] = {"write": [], "read": []}
     iterations: set[int] = set()
-    for match in _ROW.finditer(text):
+    for match in _ROW.finditer(table):
         value = float(match[2])
         rows[match[1]].append(int(value) if value.is_integer() else value)
         iterations.add(int(match[3]))
@@ -30,6 +35,8 @@ def read_ior(text: str) -> ToolReading | None:
         "read_rows_mib_s": rows["read"],
         "iterations": max(iterations) + 1 if iterations else None,
     }
+    for match in _SUMMARY.finditer(summary):
+        figures[f"max_{match[1]}_mib_s"], figures[f"mean_{match[1]}_mib_s"] = float(match[2]), float(match[4])
     for match in _MAX.finditer(text):
         unit = "mib_s" if match[3] == "MiB" else "mb_s"
         figures[f"max_{match[1].lower()}_{unit}"] = float(match[2])

@@ -37,10 +37,10 @@ _WARNINGS = 64
 _INFO = re.compile(rb"NCCL INFO ")
 _BARE_CHANNEL = re.compile(rb"(?m)^(?![^\n]*NCCL )[^\n]* via NET/[^\n]*$")
 _BARE = re.compile(
-    rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?"
+    rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?(?:INFO: Function: \w+ Line: \d+: )?"
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
-_OUTSIDE = re.compile(rb"libfabric:[^\n]*|Watchdog caught [^\n]*")
+_OUTSIDE = re.compile(rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*")
 _CHANNEL = re.compile(
     rb"(?:(\d+)(?:/\d+)? : |^|\s)(\d+)(?:\[[0-9a-fA-F]+\])? -> (\d+)(?:\[[0-9a-fA-F]+\])?"
     rb"(?: \[(send|receive)\])? via NET/([^/\n]{1,40})/(\d+)((?:/[\w=]+|\([^()\n]*\))*)\s*$"
@@ -83,7 +83,7 @@ class NcclLogReader:
         self._channels(data)
         if excerpt:
             self._excerpt(data)
-        if data.find(b"libfabric:") >= 0 or data.find(b"Watchdog caught") >= 0:
+        if data.find(b"libfabric:") >= 0 or data.find(b"Watchdog caught") >= 0 or (excerpt and b"WARN: F" in data):
             for match in _OUTSIDE.finditer(data):
                 self._outside(match.group())
 

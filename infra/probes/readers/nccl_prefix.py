@@ -35,7 +35,8 @@ def parse_head(head: bytes) -> Head:
     match = None
     for match in HEAD.finditer(head):  # noqa: B007 - the last one belongs to the message
         pass
-    if match is None or match.end() < len(head.rstrip()):
+    numeric = match is not None and match["host"].isdigit() and match["tid"] is None
+    if match is None or numeric or match.end() < len(head.rstrip()):  # numeric: a redacted host left pid and tid
         device = _DEVICE_ONLY.search(head)
         return Head("", "", "", int(device["dev"]) if device else None, None, False)
     before = head[: match.start()]

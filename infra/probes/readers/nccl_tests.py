@@ -10,15 +10,15 @@ import re
 
 from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
 from infra.probes.readers.nccl_prefix import HEAD
+from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE, parse_lookalike, parse_row, unpacked_version
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
-_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
 _MARKS = re.compile(
     rb"#|Out of bounds values|Avg bus bandwidth|_perf\b|Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version "
-    rb"|\d\s+\d+\s+" + _TYPE + rb"\s"
+    rb"|\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"
 )
 _FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
-_ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + _TYPE + rb")\s+(.*)$")
+_ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + ELEMENT_TYPE + rb")\s+(.*)$")
 _LOOKALIKE_ROW = re.compile(r"(?:^|[\s>|:\])])(?P<size>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?i?B)?\s+(?P<rest>[\d.].*)$")
 _OP = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b"
@@ -35,7 +35,6 @@ _NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
 _PACKED = re.compile(r"nccl-library=(\d+)")
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+) due to memory")
 _WORLD = re.compile(r"#.*\b(?:world_size|nranks|ranks)\s*[=:]\s*(\d+)")
-_UNIT = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _MAX_ROWS = 20_000
 _MAX_TESTS = 1_000
 
@@ -183,7 +182,7 @@ class NcclTestsReader:
             self.version = self.version or (version[1] if version else None)
             packed = _PACKED.search(text)
             if packed:
-                self.packed_version = _unpacked(int(packed[1]))
+                self.packed_version = unpacked_version(int(packed[1]))
         elif "Collective test concluded" in text:
             current.concluded += 1
             current.ended = True
@@ -258,7 +257,7 @@ class NcclTestsReader:
         current = self.tests[-1]
         if current.format == "not-nccl-tests":
             return
-        row = _parse_row(match, current.captions)
+        row = parse_row(match, current.captions)
         if row is None:
             current.torn_rows += 1
             return
@@ -275,7 +274,7 @@ class NcclTestsReader:
         match = _LOOKALIKE_ROW.search(text)
         if not match:
             return
-        row = _parse_lookalike(match, current.captions)
+        row = parse_lookalike(match, current.captions)
         if row is None:
             current.torn_rows += 1
         else:
@@ -288,120 +287,3 @@ class NcclTestsReader:
             return None
         nccl = self.nccl_version or self.packed_version
         return NcclTests(tests=tuple(t.freeze(self.version, nccl) for t in tests))
-
-
-def _parse_row(match: re.Match[bytes], captions: tuple[str, ...]) -> Row | None:
-    """A whole row, or None. Token layouts: facts in the module's tests; captions win over counting."""
-    words = match[4].decode("utf-8", "replace").split()
-    redop: str | None = None
-    if words and words[0].isalpha() and words[0].lower() != "nan":
-        redop = words.pop(0)
-    # A root (or -1) stands between the operator and the first time, which always has a decimal point or is larger.
-    if "root" in captions or (not captions and redop is not None):
-        if not words or not re.fullmatch(r"-?\d+", words[0]):
-            return None
-        words.pop(0)
-    figures = _figures(words)
-    side = _side_length(captions, len(figures))
-    if side is None:
-        return None
-    out, inp = side
-    first = _half(figures[:out]) if out else (None, None, None, None)
-    second = _half(figures[out : out + inp]) if inp else (None, None, None, None)
-    if first is None or second is None:
-        return None
-    return Row(
-        size_bytes=int(match[1]),
-        count=int(match[2]),
-        type=match[3].decode(),
-        redop=redop,
-        time_us=first[0],
-        algbw_gb_s=first[1],
-        busbw_gb_s=first[2],
-        wrong=first[3],
-        time_in_place_us=second[0],
-        algbw_in_place_gb_s=second[1],
-        busbw_in_place_gb_s=second[2],
-        wrong_in_place=second[3],
-    )
-
-
-def _figures(words: list[str]) -> list[str]:
-    """The figures without a trailing time stamp (option -S: date and time)."""
-    if len(words) >= 2 and re.fullmatch(r"\d{4}-\d\d-\d\d", words[-2]) and ":" in words[-1]:
-        return words[:-2]
-    return words
-
-
-def _side_length(captions: tuple[str, ...], count: int) -> tuple[int, int] | None:
-    """How many figures belong to the out-of-place and to the in-place half; None when the row is not whole."""
-    if captions:
-        starts = [i for i, word in enumerate(captions) if word == "time"]
-        ends = [i for i, word in enumerate(captions) if word in {"#wrong", "error", "i_cv%"}]
-        if len(starts) == 2:
-            length = starts[1] - starts[0]
-            tail = (ends[-1] if ends else len(captions) - 1) - starts[1] + 1
-            if count == length + tail:
-                return length, tail
-            return (0, count) if count == tail else None  # a trace replay leaves the out-of-place half blank
-        if len(starts) == 1 and ends:
-            length = ends[-1] - starts[0] + 1
-            return (length, 0) if count == length else None
-    return {16: (8, 8), 10: None, 8: (4, 4), 6: (3, 3), 4: None}.get(count)
-
-
-def _half(words: list[str]) -> tuple[float, float, float, float | None] | None:
-    """(time, algbw, busbw, wrong) of one half, else None."""
-    figures = [_number(word) for word in words[:3]]
-    if len(figures) < 3 or any(figure is None for figure in figures):
-        return None
-    time, algbw, busbw = (figure for figure in figures if figure is not None)
-    if len(words) == 3:
-        return time, algbw, busbw, None
-    wrong = words[-1] if len(words) == 4 else words[3]
-    if wrong.upper() == "N/A":
-        return time, algbw, busbw, None
-    count = _number(wrong)
-    return None if count is None else (time, algbw, busbw, count)
-
-
-def _number(word: str) -> float | None:
-    if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", word):
-        return None
-    return float(word)
-
-
-def _parse_lookalike(match: re.Match[str], captions: tuple[str, ...]) -> Row | None:
-    """A row of somebody's own benchmark, if its captions name the units; the count checks a size with a suffix."""
-    words = match["rest"].split()
-    names = list(captions[captions.index("size") + 1 :])
-    if len(words) != len(names):
-        return None
-    values = {name: _number(word) for name, word in zip(names, words, strict=True)}
-    busbw = _named(values, r"busbw.*gb(?:ps|/s)|busbw_gb_?s|busbw\(gb/s\)")
-    algbw = _named(values, r"algbw.*gb(?:ps|/s)|algbw_gb_?s|algbw\(gb/s\)")
-    count = values.get("count")
-    size = int(float(match["size"]) * _UNIT[(match["unit"] or "").replace("i", "")])
-    if busbw is None or (count and size / count not in {1, 2, 4, 8}):
-        return None
-    milli, micro = _named(values, r"time.?\(?ms\)?"), _named(values, r"time.?\(?us\)?")
-    time_us = milli * 1e3 if milli is not None else micro
-    return Row(
-        size_bytes=size,
-        count=int(count) if count else None,
-        type="",
-        redop=None,
-        time_us=time_us,
-        algbw_gb_s=algbw,
-        busbw_gb_s=busbw,
-        wrong=None,
-    )
-
-
-def _named(values: dict[str, float | None], pattern: str) -> float | None:
-    return next((value for name, value in values.items() if re.fullmatch(pattern, name)), None)
-
-
-def _unpacked(number: int) -> str:
-    """22809 is 2.28.9."""
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

@@ -27,6 +27,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
             "ofi-completion-error",
             True,
         ),
+        (r"efa_rdm_\w+_handle_error\(\).*err: \d+", "efa-completion-error", True),
+        (r"NET/OFI (?:Couldn't (?:open|create|enable|bind)|Creating .* failed)", "ofi-call-failed", True),
         (r"Unable to find a protocol that worked", "ofi-no-protocol", True),
         (
             r"Couldn't find any optimal provider|No eligible providers? w|find an optimal provider",

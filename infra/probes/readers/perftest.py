@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.model.reading import Kind, ToolReading
 
-_CAPTION = re.compile(r"^\s*#bytes\s+#iterations\s+.*$", re.M)
+_CAPTION = re.compile(r"^\s*#bytes\s+#?iterations\s+.*$", re.M)
 _COLUMN = re.compile(
     r"(BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev|99(?:\.9)?% percentile)\[([^\]]+)\]"
 )
