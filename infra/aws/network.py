@@ -1,5 +1,6 @@
-"""From a target to the requests that make it: EFA interfaces, launch template, node group. Pure.
+"""From a target to the requests that make it: EFA interfaces, launch template, node group; and what fencing changes.
 
+Everything here is pure.
 The EFA layout is derived from what EC2 says of the machine type's network cards, never from a table or a count of
 cards: p6-b300 has 17 cards and 16 EFA interfaces, and none of them on card 0.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from infra.errors import BadSpec
 from infra.model.pools import Request
-from infra.model.record import MANAGED_BY, PREFIX, RUN, UNPROVEN_TAINT
+from infra.model.record import MANAGED_BY, PREFIX, PRIOR, RUN, UNPROVEN_TAINT
 from infra.model.spec import EksTarget
 from infra.model.survey import Machine
 
@@ -155,6 +156,38 @@ def token(run: str, body: Mapping[str, Any]) -> str:
     """Deterministic idempotency token: the same run and request, the same token; 32 hex digits."""
     text = json.dumps([run, body], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def prior_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What fencing will change, as it is now."""
+    scaling = group.get("scalingConfig") or {}
+    return {
+        "min": int(scaling.get("minSize") or 0),
+        "max": int(scaling.get("maxSize") or 0),
+        "repair": bool((group.get("nodeRepairConfig") or {}).get("enabled")),
+    }
+
+
+def prior_text(prior: Mapping[str, Any]) -> str:
+    """In the characters that an AWS tag allows: "min=0 max=4 repair=1"."""
+    return f"min={prior['min']} max={prior['max']} repair={int(prior['repair'])}"
+
+
+def read_prior(group: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The state before us from the group's tag, or None. A tag that somebody garbled counts as absent."""
+    text = (group.get("tags") or {}).get(PRIOR, "")
+    try:
+        parts = dict(part.split("=") for part in text.split())
+        return {"min": int(parts["min"]), "max": int(parts["max"]), "repair": parts["repair"] == "1"}
+    except (ValueError, KeyError):
+        return None
+
+
+def already(group: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Are size and repair of the group as `wanted` (an UpdateNodegroupConfig) would make them?"""
+    repair = bool((group.get("nodeRepairConfig") or {}).get("enabled"))
+    same_size = dict(group.get("scalingConfig") or {}) == dict(wanted["scalingConfig"])
+    return same_size and repair == bool(wanted["nodeRepairConfig"]["enabled"])
 
 
 def _tag_list(run: str) -> list[dict[str, str]]:

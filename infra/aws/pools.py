@@ -72,20 +72,20 @@ class EksPools:
     def fence_for_run(self, pool: Any, run: str) -> Mapping[str, Any]:
         """Fix the size at what it is and switch node repair off; both fight a drain or a measurement."""
         group = self._must_exist(pool.name)
-        prior = read_prior(group) or prior_of(group)
+        prior = network.read_prior(group) or network.prior_of(group)
         size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
         wanted = {
             "scalingConfig": {"minSize": size, "maxSize": max(size, 1), "desiredSize": size},
             "nodeRepairConfig": {"enabled": False},
         }
-        if _already(group, wanted):
+        if network.already(group, wanted):
             return prior
-        if read_prior(group) is None:
+        if network.read_prior(group) is None:
             # Before the change: a kill in between must not make our own values look like the prior ones.
             self.aws.call(
                 "eks.tag_resource",
                 self._what(pool.name),
-                {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: prior_text(prior)}},
+                {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: network.prior_text(prior)}},
             )
         self._update(pool.name, wanted)
         return prior
@@ -95,7 +95,7 @@ class EksPools:
         group = self._describe(pool.name)
         if group is None:
             return
-        prior = {**prior_of(group), **prior}
+        prior = {**network.prior_of(group), **prior}
         size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
         wanted = {
             "scalingConfig": {
@@ -105,7 +105,7 @@ class EksPools:
             },
             "nodeRepairConfig": {"enabled": bool(prior["repair"])},
         }
-        if not _already(group, wanted):
+        if not network.already(group, wanted):
             self._update(pool.name, wanted)
         if PRIOR in (group.get("tags") or {}):
             self.aws.call(
@@ -367,34 +367,3 @@ class EksPools:
 
     def _what(self, name: str) -> str:
         return f"node group {self.cluster}/{name}"
-
-
-def prior_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What fencing will change, as it is now."""
-    scaling = group.get("scalingConfig") or {}
-    return {
-        "min": int(scaling.get("minSize") or 0),
-        "max": int(scaling.get("maxSize") or 0),
-        "repair": bool((group.get("nodeRepairConfig") or {}).get("enabled")),
-    }
-
-
-def prior_text(prior: Mapping[str, Any]) -> str:
-    """In the characters that an AWS tag allows: "min=0 max=4 repair=1"."""
-    return f"min={prior['min']} max={prior['max']} repair={int(prior['repair'])}"
-
-
-def read_prior(group: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The state before us from the group's tag, or None. A tag that somebody garbled counts as absent."""
-    text = (group.get("tags") or {}).get(PRIOR, "")
-    try:
-        parts = dict(part.split("=") for part in text.split())
-        return {"min": int(parts["min"]), "max": int(parts["max"]), "repair": parts["repair"] == "1"}
-    except (ValueError, KeyError):
-        return None
-
-
-def _already(group: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    repair = bool((group.get("nodeRepairConfig") or {}).get("enabled"))
-    same_size = dict(group.get("scalingConfig") or {}) == dict(wanted["scalingConfig"])
-    return same_size and repair == bool(wanted["nodeRepairConfig"]["enabled"])

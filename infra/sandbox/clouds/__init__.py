@@ -59,7 +59,7 @@ def start(config: CloudConfig, nodes: Nodes, clock: Clock, *, threaded: bool = T
         clouds.aws_endpoint = aws.endpoint
     else:
         from infra.sandbox.clouds.gce import SimulatedGce
-        from infra.sandbox.clouds.gke import SimulatedGke
+        from infra.sandbox.clouds.gke_server import SimulatedGke
 
         gce = SimulatedGce(config, capacity)
         gce.start()

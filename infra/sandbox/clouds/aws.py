@@ -16,20 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
-from urllib.parse import parse_qs, unquote
 
+from infra.sandbox.clouds import aws_answers as answers
 from infra.sandbox.clouds import names
 from infra.sandbox.clouds.capacity import Capacity, Faults
 from infra.sandbox.clouds.eks import NodeGroups, Refusal
 from infra.sandbox.clouds.machines import Nodes
 from infra.sandbox.clouds.timeline import Timeline
 from infra.sandbox.scenario import CloudConfig
-
-QUOTAS = {
-    "L-417A185B": ("Running On-Demand P instances", 1536.0 * 4),
-    "L-DB2E81BA": ("Running On-Demand G and VT instances", 768.0),
-    "L-1216C47A": ("Running On-Demand Standard instances", 1152.0),
-}
 
 
 class SimulatedAws:
@@ -62,8 +56,8 @@ class SimulatedAws:
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # a second at each start, and nothing here asks for images
-        self._ec2.reset()
-        self._eks.reset()
+        self.ec2.reset()
+        self.eks.reset()
         self._install()
         self._seed()
         handler: Any = MotoRequestHandler
@@ -84,7 +78,7 @@ class SimulatedAws:
     def _seed(self) -> None:
         """The network that the examples name, the cluster, and the source pool."""
         place = self.config.place
-        ec2 = self._ec2
+        ec2 = self.ec2
         with _named("vpcs", "random_vpc_id", names.VPC):
             ec2.create_vpc("10.0.0.0/16")
         for name, zone, block in (
@@ -114,7 +108,7 @@ class SimulatedAws:
                 ip_ranges=[],
                 source_groups=[{"GroupId": names.CLUSTER_GROUP}],
             )
-        subnet = ec2.get_subnet(self._lustre_subnet)
+        subnet = ec2.get_subnet(self.lustre_subnet)
         with _named("elastic_network_interfaces", "random_eni_id", names.LUSTRE_INTERFACE):
             ec2.create_network_interface(subnet, None, group_ids=[names.LUSTRE_GROUP])
         self._seed_cluster()
@@ -133,7 +127,7 @@ class SimulatedAws:
             region_name=place.region,
             aws_partition="aws",
         )
-        self._eks.clusters[place.cluster] = cluster
+        self.eks.clusters[place.cluster] = cluster
         cluster.resources_vpc_config |= {"vpcId": names.VPC, "clusterSecurityGroupId": names.CLUSTER_GROUP}
         interfaces = [
             {
@@ -156,7 +150,7 @@ class SimulatedAws:
                 }
                 for card in range(fabric.nics if fabric else 0)
             ]
-        template = self._ec2.create_launch_template(
+        template = self.ec2.create_launch_template(
             names.SOURCE_TEMPLATE,
             "the old pool",
             {"InstanceType": place.machine_type, "NetworkInterfaces": interfaces},
@@ -181,7 +175,7 @@ class SimulatedAws:
 
     def _template(self, named: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
         """Id, name and data of a launch template version. KeyError: there is none."""
-        ec2 = self._ec2
+        ec2 = self.ec2
         for template in ec2.launch_templates.values():
             if named.get("id", template.id) == template.id and named.get("name", template.name) == template.name:
                 version = str(named.get("version") or "1")
@@ -191,23 +185,26 @@ class SimulatedAws:
         raise KeyError(str(dict(named)))
 
     def _subnet_zone(self, subnet: str) -> str:
-        for zone, subnets in self._ec2.subnets.items():
+        for zone, subnets in self.ec2.subnets.items():
             if subnet in subnets:
                 return str(zone)
         raise KeyError(subnet)
 
     @property
-    def _lustre_subnet(self) -> str:
+    def lustre_subnet(self) -> str:
+        """Where the Lustre file system is."""
         return names.SUBNET if self.config.scenario.lustre.zone == "same" else names.OTHER_SUBNET
 
     @property
-    def _ec2(self) -> Any:
+    def ec2(self) -> Any:
+        """The EC2 backend of moto."""
         from moto.ec2.models import ec2_backends
 
         return ec2_backends[names.ACCOUNT][self.config.place.region]
 
     @property
-    def _eks(self) -> Any:
+    def eks(self) -> Any:
+        """The EKS backend of moto."""
         from moto.eks.models import eks_backends
 
         return eks_backends[names.ACCOUNT][self.config.place.region]
@@ -221,13 +218,13 @@ class SimulatedAws:
         from moto.fsx.responses import FSxResponse
         from moto.servicequotas.responses import ServiceQuotasResponse
 
-        for name, answer in _EKS.items():
+        for name, answer in answers.EKS.items():
             self._put(EKSResponse, name, self._eks_method(answer))
-        for name, answer in _EC2.items():
+        for name, answer in answers.EC2.items():
             self._put(EC2Response, name, self._result(answer))
-        self._put(AutoScalingResponse, "describe_scaling_activities", self._result(_scaling_activities))
-        self._put(FSxResponse, "describe_file_systems", self._json(_file_systems))
-        self._put(ServiceQuotasResponse, "get_service_quota", self._json(_quota))
+        self._put(AutoScalingResponse, "describe_scaling_activities", self._result(answers.scaling_activities))
+        self._put(FSxResponse, "describe_file_systems", self._json(answers.file_systems))
+        self._put(ServiceQuotasResponse, "get_service_quota", self._json(answers.quota))
         path = "{0}/clusters/(?P<name>[^/]+)/updates/(?P<updateId>[^/]+)$"
         if path not in urls.url_paths:
             urls.url_paths[path] = urls.response.dispatch  # stays: without our method it answers 404 as before
@@ -273,159 +270,6 @@ class SimulatedAws:
             return json.dumps(answer(self, json.loads(response.body or "{}")), default=str)
 
         return method
-
-
-def _cluster_known(aws: SimulatedAws, response: Any) -> None:
-    aws._eks.describe_cluster(name=response._get_param("name"))  # raises as EKS does
-
-
-def _create(aws: SimulatedAws, response: Any) -> Any:
-    import json
-
-    _cluster_known(aws, response)
-    return {"nodegroup": aws.groups.create(json.loads(response.body))}
-
-
-def _describe(aws: SimulatedAws, response: Any) -> Any:
-    _cluster_known(aws, response)
-    return {"nodegroup": aws.groups.describe(response._get_param("nodegroupName"))}
-
-
-def _list(aws: SimulatedAws, response: Any) -> Any:
-    _cluster_known(aws, response)
-    return {"nodegroups": sorted(aws.groups.groups)}
-
-
-def _delete(aws: SimulatedAws, response: Any) -> Any:
-    _cluster_known(aws, response)
-    return {"nodegroup": aws.groups.delete(response._get_param("nodegroupName"))}
-
-
-def _update(aws: SimulatedAws, response: Any) -> Any:
-    import json
-
-    return {"update": aws.groups.update(response._get_param("nodegroupName"), json.loads(response.body))}
-
-
-def _describe_update(aws: SimulatedAws, response: Any) -> Any:
-    return {"update": aws.groups.describe_update(response._get_param("updateId"))}
-
-
-def _tag(aws: SimulatedAws, response: Any) -> None:
-    import json
-
-    aws.groups.tag(_arn(response), json.loads(response.body)["tags"])
-
-
-def _untag(aws: SimulatedAws, response: Any) -> None:
-    aws.groups.untag(_arn(response), parse_qs(response.parsed_url.query).get("tagKeys", []))
-
-
-def _arn(response: Any) -> str:
-    return unquote(response.path).split("/tags/", 1)[1]
-
-
-def _reservations(aws: SimulatedAws, response: Any) -> Any:
-    place = aws.config.place
-    wanted = response._get_param("CapacityReservationIds") or [names.RESERVATION]
-    if names.RESERVATION not in wanted:
-        raise _ec2_error("InvalidCapacityReservationId.NotFound", f"The reservation {wanted[0]} does not exist")
-    subnet = aws._ec2.get_subnet(names.SUBNET)
-    return {
-        "CapacityReservations": [
-            {
-                "CapacityReservationId": names.RESERVATION,
-                "OwnerId": names.ACCOUNT,
-                "InstanceType": place.machine_type,
-                "InstancePlatform": "Linux/UNIX",
-                "AvailabilityZone": place.zone,
-                "AvailabilityZoneId": subnet.availability_zone_id,
-                "Tenancy": "default",
-                "TotalInstanceCount": aws.capacity.total,
-                "AvailableInstanceCount": aws.capacity.free,
-                "State": "active",
-                "InstanceMatchCriteria": "targeted",
-                "EndDateType": "unlimited",
-                "ReservationType": "default",
-            }
-        ]
-    }
-
-
-def _placement_groups(aws: SimulatedAws, response: Any) -> Any:
-    wanted = response._get_param("GroupNames") or [names.PLACEMENT_GROUP]
-    if names.PLACEMENT_GROUP not in wanted:
-        raise _ec2_error("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted[0]}' is unknown.")
-    return {"PlacementGroups": [{"GroupName": names.PLACEMENT_GROUP, "State": "available", "Strategy": "cluster"}]}
-
-
-def _scaling_activities(aws: SimulatedAws, response: Any) -> Any:
-    name = response._get_param("AutoScalingGroupName")
-    return {"Activities": list(aws.groups.activities.get(name, ()))}
-
-
-def _file_systems(aws: SimulatedAws, body: Mapping[str, Any]) -> Any:
-    from moto.fsx.exceptions import FileSystemNotFound
-
-    wanted = body.get("FileSystemIds") or [names.FILE_SYSTEM]
-    if names.FILE_SYSTEM not in wanted:
-        raise FileSystemNotFound(wanted[0])
-    lustre, place = aws.config.scenario.lustre, aws.config.place
-    return {
-        "FileSystems": [
-            {
-                "FileSystemId": names.FILE_SYSTEM,
-                "FileSystemType": "LUSTRE",
-                "FileSystemTypeVersion": "2.15",
-                "Lifecycle": "AVAILABLE",
-                "StorageType": "SSD",
-                "StorageCapacity": round(lustre.capacity_tib * 1024),
-                "VpcId": names.VPC,
-                "SubnetIds": [aws._lustre_subnet],
-                "NetworkInterfaceIds": [names.LUSTRE_INTERFACE],
-                "DNSName": f"{names.FILE_SYSTEM}.fsx.{place.region}.amazonaws.com",
-                "LustreConfiguration": {
-                    "DeploymentType": "PERSISTENT_2",
-                    "PerUnitStorageThroughput": round(lustre.mb_s_per_tib),
-                    "MountName": "train",
-                    "EfaEnabled": True,
-                },
-            }
-        ]
-    }
-
-
-def _quota(aws: SimulatedAws, body: Mapping[str, Any]) -> Any:
-    from moto.servicequotas.exceptions import NoSuchResource
-
-    code = str(body.get("QuotaCode"))
-    if body.get("ServiceCode") != "ec2" or code not in QUOTAS:
-        raise NoSuchResource
-    name, value = QUOTAS[code]
-    return {"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "QuotaName": name, "Value": value}}
-
-
-def _ec2_error(code: str, message: str) -> Exception:
-    from moto.ec2.exceptions import EC2ClientError
-
-    error: Exception = EC2ClientError(code, message)
-    return error
-
-
-_EKS: dict[str, Callable[[SimulatedAws, Any], Any]] = {
-    "create_nodegroup": _create,
-    "describe_nodegroup": _describe,
-    "list_nodegroups": _list,
-    "delete_nodegroup": _delete,
-    "update_nodegroup_config": _update,
-    "describe_update": _describe_update,
-    "tag_resource": _tag,
-    "untag_resource": _untag,
-}
-_EC2: dict[str, Callable[[SimulatedAws, Any], Any]] = {
-    "describe_capacity_reservations": _reservations,
-    "describe_placement_groups": _placement_groups,
-}
 
 
 @contextmanager
