@@ -1,22 +1,54 @@
-"""The real control plane of this session: started once, stopped always."""
+"""The real control plane of this session, and sandboxes on one: started when needed, stopped always."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from infra.sandbox import real
+from infra.kube import api
+from infra.kube.api import Kube
+from infra.model.spec import Cluster
+from infra.sandbox import real, run, scenario
+
+ROOT = Path(__file__).parents[2]
+QUICK: dict[str, Any] = {
+    "validation": {"train_step": False, "proof_sizes": [64 << 20], "sweep_sizes": [256 << 20, 1 << 30]},
+    "gate": {"max_step_ratio": None},
+    "soak": {"duration": "4s", "interval": "2s"},
+}
+"""Of a spec: a second of a real control plane is a second, so little is measured and nothing is waited for."""
+
+
+def wanted(config: pytest.Config) -> bool:
+    """Whether the real control plane was asked for: by `make test-real`, or by `-m real`."""
+    return os.environ.get("POOLSHIFT_REAL_API") == "1" or "real" in config.option.markexpr.split(" and ")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs the real one, counted as deselected, unless it was asked for."""
+    if wanted(config):
+        return
+    left_out = [
+        item for item in items if Path(__file__).parent in item.path.parents and item.get_closest_marker("real")
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
-def plane(request: pytest.FixtureRequest) -> Iterator[real.RealControlPlane]:
-    """One for all tests of this folder. Its absence is an error where the real one was asked for."""
-    if os.environ.get("POOLSHIFT_REAL_API") != "1" and request.config.option.markexpr != "real":
-        pytest.skip("`make test-real` runs these")
+def plane() -> Iterator[real.RealControlPlane]:
+    """One for all tests that need no sandbox."""
     with real.start(os.environ.get("POOLSHIFT_REAL_VERSION")) as started:
         yield started
 
@@ -33,3 +65,94 @@ def kubeconfig(plane: real.RealControlPlane, tmp_path_factory: pytest.TempPathFa
 def kubectl(kubeconfig: Path) -> list[str]:
     """The start of a kubectl command line as the administrator."""
     return ["kubectl", f"--kubeconfig={kubeconfig}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """A sandbox and the command line against it, as whom a kubeconfig says."""
+
+    sandbox: run.Sandbox
+    folder: Path
+    env: dict[str, str]
+    kubeconfig: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kubeconfig = self.folder / "admin.kubeconfig"
+        self.kubeconfig.write_text(yaml.safe_dump(self.sandbox.document))
+
+    @property
+    def kube(self) -> Kube:
+        """A connection as the administrator."""
+        return self.connect(self.kubeconfig)
+
+    def connect(self, kubeconfig: Path) -> Kube:
+        return api.connect(Cluster(kubeconfig=str(kubeconfig)))
+
+    def account(self, name: str) -> Path:
+        """A kubeconfig of a service account in the namespace poolshift."""
+        path = f"/api/v1/namespaces/poolshift/serviceaccounts/{name}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        token = self.kube.request("POST", path, body=body)["status"]["token"]
+        document = copy.deepcopy(self.sandbox.document)
+        document["users"] = [{"name": user["name"], "user": {"token": token}} for user in document["users"]]
+        found = self.folder / f"{name}.kubeconfig"
+        found.write_text(yaml.safe_dump(document))
+        return found
+
+    def spec(self, name: str = "moved", **changes: Any) -> Path:
+        """The cloud's example spec, made quick."""
+        example = ROOT / "infra" / "examples" / f"sandbox-{self.sandbox.cloud}.yaml"
+        written = yaml.safe_load(example.read_text()) | QUICK | {"name": name} | changes
+        written["drain"]["waves"]["settle"] = "1s"
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(written))
+        return path
+
+    def run(self, *arguments: str, kubeconfig: Path | None = None, failpoint: str = "", timeout: float = 600) -> Ended:
+        """`poolshift ARGUMENTS`, to its end."""
+        command = [sys.executable, "-m", "flows.cli", *arguments, "--kubeconfig", str(kubeconfig or self.kubeconfig)]
+        env = self.env | ({"POOLSHIFT_FAILPOINT": failpoint} if failpoint else {})
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired as late:
+            shown = (late.stderr or b"").decode(errors="replace")[-3000:]
+            pytest.fail(f"poolshift {' '.join(arguments)} did not end in {timeout} s:\n{shown}")
+        return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Stage]]:
+    """Starts sandboxes: `stage("healthy", "eks", "real")`. Pools come and go in seconds."""
+    running: list[run.Sandbox] = []
+    base = tmp_path_factory.mktemp("stage")
+
+    def begin(name: str, cloud: str = "eks", control_plane: str = "real") -> Stage:
+        loaded = scenario.load(name)
+        quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0})
+        started = run.start(
+            loaded.model_copy(update={"target": quick}),
+            cloud,  # type: ignore[arg-type]
+            control_plane=control_plane,  # type: ignore[arg-type]
+            rate=None if control_plane == "real" else 20.0,
+        )
+        running.append(started)
+        folder = base / f"{len(running)}-{control_plane}"
+        folder.mkdir()
+        env = {**os.environ, "POOLSHIFT_HOME": str(base / "home"), "COLUMNS": "200"}
+        env.pop("POOLSHIFT_FAILPOINT", None)
+        return Stage(sandbox=started, folder=folder, env=env)
+
+    yield begin
+    for sandbox in running:
+        sandbox.stop()
