@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from infra.sandbox.access import Answer
 from infra.sandbox.scenario import FewerDevices, NoGdr, SlowNic
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
@@ -58,7 +59,7 @@ def torchrun(nodes: int, *script: str) -> list[str]:
 
 
 def finish(cluster, name: str) -> tuple[str, list[str]]:
-    """The end of a Job (Complete or Failed), and the logs of its pods by index."""
+    """The end of a Job (Complete or Failed), and the logs of the pods that are still there, by index."""
     path = f"/apis/batch/v1/namespaces/default/jobs/{name}"
 
     def ended() -> Any:
@@ -72,7 +73,13 @@ def finish(cluster, name: str) -> tuple[str, list[str]]:
         if p["metadata"]["labels"].get("probe") == name
     ]
     pods.sort(key=lambda p: int(p["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]))
-    return end, [cluster.log(f"/api/v1/namespaces/default/pods/{p['metadata']['name']}") for p in pods]
+    logs = []
+    for pod in pods:
+        try:
+            logs.append(cluster.log(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"))
+        except Answer as answer:  # a failed Job stops its other pods, and their logs go with them
+            assert (end, answer.status) == ("Failed", 404)
+    return end, logs
 
 
 def records(log: str, kind: str) -> list[dict[str, Any]]:
@@ -146,9 +153,11 @@ def test_a_pinned_network_that_is_absent_fails_closed(lab):
     lab.create(probe("pinned", ["a", "b"], torchrun(2, *PROOF), efa=0, env={"NCCL_NET": "AWS Libfabric"}))
     end, logs = finish(lab, "pinned")
     assert end == "Failed"
-    assert "NCCL WARN Failed to initialize any NET plugin" in logs[0]
-    assert records(logs[0], "all-reduce")[-1]["ok"] is False
-    assert not rows(logs[0])
+    assert logs
+    for log in logs:
+        assert "NCCL WARN Failed to initialize any NET plugin" in log
+        assert not rows(log)
+        assert all(r["ok"] is False for r in records(log, "all-reduce") if r["event"] == "end")
 
 
 def test_one_slow_nic_slows_the_whole_ring(lab):

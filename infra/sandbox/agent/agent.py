@@ -277,8 +277,9 @@ class Agent:
         return node in self.nodes and self.defects.image_missing(image, self.nodes[node].pool)
 
     def running_pods(self, job: str) -> int:
-        """Running pods of a Job."""
-        return sum(1 for each in self.pods.values() if each.running and read.owner_uid(each.pod, "Job") == job)
+        """Pods of a Job that run and are not being stopped."""
+        running = (each for each in self.pods.values() if each.running and not each.terminating)
+        return sum(read.owner_uid(each.pod, "Job") == job for each in running)
 
     def warn_event(self, pod: Object, reason: str, message: str) -> None:
         """Tell `kubectl describe`."""

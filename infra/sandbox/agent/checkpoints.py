@@ -48,6 +48,8 @@ class Trainer:
     def training(self) -> bool:
         """All pods of the Job run."""
         wanted = int(self.job["spec"].get("parallelism") or 1)
+        if self.job["spec"].get("suspend"):
+            return False
         return self.agent.running_pods(str(self.job["metadata"]["uid"])) >= wanted
 
     async def _keep(self) -> None:

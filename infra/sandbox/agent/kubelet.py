@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
@@ -28,7 +28,7 @@ class Kubelet:
 
     async def start(self) -> None:
         """Listen on a free port."""
-        app = web.Application()
+        app = web.Application(middlewares=[_one_request])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
@@ -66,6 +66,7 @@ class Kubelet:
     ) -> web.StreamResponse:
         response = web.StreamResponse()
         response.content_type = "text/plain"
+        response.force_close()
         await response.prepare(request)
         await response.write(first.encode())
         where = request.match_info
@@ -81,6 +82,16 @@ class Kubelet:
         if len(entries) > shown:
             await response.write("".join(asked.lines(entries[shown:])).encode())
         return len(entries)
+
+
+@web.middleware
+async def _one_request(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """No kept connections: a TLS connection that is idle at the end is never closed properly."""
+    response = await handler(request)
+    response.force_close()
+    return response
 
 
 def _request(values: Mapping[str, str], now: datetime) -> Request:
