@@ -6,7 +6,7 @@ on where it stood, and `restore` can put every gang of a run back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,6 +42,9 @@ class GangEnd:
     running: str = ""
 
 
+Work = Generator[None, None, GangEnd]  # yields while it waits
+
+
 class _Failed(Exception):
     def __init__(self, code: str, reason: str, end: End = End.FAILED) -> None:
         self.code, self.reason, self.end = code, reason, end
@@ -61,7 +64,21 @@ class Mover:
     say: Callable[[str], None]
     cancelled: Callable[[], bool] = lambda: False
 
-    def move(self, gang: Gang) -> GangEnd:
+    def all(self, works: Sequence[Work]) -> list[GangEnd]:
+        """Run moves side by side, each as far as it can, until all have ended. In the order given."""
+        ends: dict[int, GangEnd] = {}
+        while len(ends) < len(works):
+            for i, work in enumerate(works):
+                if i not in ends:
+                    try:
+                        next(work)
+                    except StopIteration as stop:
+                        ends[i] = stop.value
+            if len(ends) < len(works):
+                self.view.rest(min(2.0, max(0.05, self.clock.real_seconds(LOOK.total_seconds()))))
+        return [ends[i] for i in range(len(works))]
+
+    def move(self, gang: Gang) -> Work:
         """One gang, from where it stands. Never raises: what went wrong is in the answer."""
         noted: dict[str, Any] = {
             "run": self.run,
@@ -72,19 +89,19 @@ class Mover:
         }
         return self._go(gang.switch_kind, gang.switch.namespace, gang.switch.name, noted, gang.rule)
 
-    def resume(self, row: GangKind, raw: Mapping[str, Any], drain: Drain) -> GangEnd:
+    def resume(self, row: GangKind, raw: Mapping[str, Any], drain: Drain) -> Work:
         """A gang that this run had begun to move before it was ended."""
         noted = switches.memory(raw, self.run) or {}
         rule = _rule(drain, noted)
         return self._go(row, raw["metadata"]["namespace"], raw["metadata"]["name"], noted, rule)
 
-    def _go(self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule) -> GangEnd:
+    def _go(self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule) -> Work:
         workload = f"{noted['root'][1].lower()} {noted['root'][2]}/{noted['root'][3]}"
         try:
             if rule.mode in (MoveMode.WAIT, MoveMode.LEAVE):
-                self._await_own_end(workload, noted, rule)
+                yield from self._await_own_end(workload, noted, rule)
             else:
-                noted = self._stages(row, namespace, name, noted, rule, workload)
+                noted = yield from self._stages(row, namespace, name, noted, rule, workload)
             end, code, reason = End.DRAINED, "", ""
         except _Failed as failure:
             end, code, reason = failure.end, failure.code, failure.reason
@@ -101,13 +118,13 @@ class Mover:
 
     def _stages(
         self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule, workload: str
-    ) -> dict[str, Any]:
+    ) -> Generator[None, None, dict[str, Any]]:
         raw = self._read(row, namespace, name, workload)
         noted = switches.memory(raw, self.run) or noted
         if noted["stage"] == "new" and self._is_stopped(row, raw):
             raise _Failed("gang-stopped", "was already suspended by somebody else")
         if noted["stage"] in ("new", "asked") and rule.mode is MoveMode.CHECKPOINT:
-            noted = self._checkpoint(row, raw, noted, rule, workload)
+            noted = yield from self._checkpoint(row, raw, noted, rule, workload)
             raw = self._read(row, namespace, name, workload)
         if noted["stage"] in ("new", "asked"):
             noted = {**noted, "stage": "stopped", "before": row.read_switch(raw), "stopped": self._now()}
@@ -116,7 +133,7 @@ class Mover:
         if noted["stage"] == "stopped":
             if row.means is Means.COMMAND:
                 switches.command(self.kube, raw, "AbortJob", self.run)
-            self._await(
+            yield from self._await(
                 lambda: not self._members(noted), self.limit, workload, "gang-not-stopped", "pods are still there"
             )
             noted = {**noted, "stage": "started"}
@@ -162,7 +179,7 @@ class Mover:
 
     def _checkpoint(
         self, row: GangKind, raw: dict[str, Any], noted: dict[str, Any], rule: WorkloadRule, workload: str
-    ) -> dict[str, Any]:
+    ) -> Generator[None, None, dict[str, Any]]:
         """Ask for a checkpoint and see one that is newer than the question."""
         way = rule.checkpoint
         if noted["stage"] == "new":
@@ -183,7 +200,9 @@ class Mover:
             return bool(seen)
 
         left = max(timedelta(0), rule.max_wait - (self.clock.now() - asked))
-        self._await(newer, left, workload, "no-checkpoint", f"no checkpoint newer than {noted['asked']} was seen")
+        yield from self._await(
+            newer, left, workload, "no-checkpoint", f"no checkpoint newer than {noted['asked']} was seen"
+        )
         self.say(f"{workload}: checkpoint of {rfc3339(seen[-1])} seen")
         return {**noted, "checkpoint": rfc3339(seen[-1])}
 
@@ -232,9 +251,9 @@ class Mover:
         stuck = next((p for p in members if p.phase == "Pending"), None)
         return text + (f"; {stuck.key}: {stuck.unschedulable or stuck.waiting or 'Pending'}" if stuck else "")
 
-    def _await_own_end(self, workload: str, noted: Mapping[str, Any], rule: WorkloadRule) -> None:
+    def _await_own_end(self, workload: str, noted: Mapping[str, Any], rule: WorkloadRule) -> Generator[None]:
         self.say(f"{workload}: waiting at most {rule.max_wait} for it to leave by itself")
-        self._await(
+        yield from self._await(
             lambda: not any(p.node in self.off for p in self._members(noted)),
             rule.max_wait,
             workload,
@@ -244,7 +263,7 @@ class Mover:
 
     def _await(
         self, done: Callable[[], bool], limit: timedelta, workload: str, code: str, reason: str | Callable[[], str]
-    ) -> None:
+    ) -> Generator[None]:
         end = self.clock.now() + limit
         while not done():
             if self.cancelled():
@@ -253,7 +272,7 @@ class Mover:
                 if self.view.lost is not None:
                     raise _Failed("unreachable", self.view.lost.observed, End.UNKNOWN)
                 raise _Failed(code, reason if isinstance(reason, str) else reason())
-            self.view.pump(min(2.0, max(0.02, self.clock.real_seconds(LOOK.total_seconds()))))
+            yield
 
     def _now(self) -> str:
         return rfc3339(self.clock.now())

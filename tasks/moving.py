@@ -19,7 +19,7 @@ from infra.model.workload import Pod, Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, unfence
-from tasks.gangs import GangEnd, Mover, unfinished
+from tasks.gangs import GangEnd, Mover, Work, unfinished
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide, drains_last
 from tasks.rules.fencing import prior_of
@@ -236,8 +236,8 @@ class _Move:
 
     def finish_gangs(self) -> None:
         """Gangs that were stopped when the run was: first of all they must run again."""
-        for row, raw in unfinished(self.kube, self.run):
-            end = self.mover().resume(row, raw, self.drain)
+        mover = self.mover()
+        for end in mover.all([mover.resume(row, raw, self.drain) for row, raw in unfinished(self.kube, self.run)]):
             if end.end is not End.DRAINED:
                 self.say(f"{end.workload}: {end.reason}")
 
@@ -298,20 +298,29 @@ class _Move:
 
     def gangs(self, now: Snapshot, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
         """Move every gang that has a member on the nodes. Members of one that did not move are held, not evicted."""
-        ends: list[GangEnd] = []
-        held: dict[str, Sentence] = {}
-        for gang in find_gangs(now, self.drain, nodes):
-            block = next((f for f in judge_gang(gang, now, None, self.target) if f.code == "gang-without-room"), None)
+        mover, found = self.mover(), find_gangs(now, self.drain, nodes)
+        placed: list[Pod] = []
+        ends: dict[str, GangEnd] = {}
+        moving: dict[str, Work] = {}
+        for gang in found:
+            blocks = judge_gang(gang, now, None, self.target, placed)
+            block = next((f for f in blocks if f.code == "gang-without-room"), None)
             if block is not None:
-                end = GangEnd(workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed)
+                ends[gang.object] = GangEnd(
+                    workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed
+                )
             else:
-                end = self.mover().move(gang)
-            ends.append(end)
+                placed += gang.pods
+                moving[gang.object] = mover.move(gang)
+        ends.update({end.workload: end for end in mover.all(list(moving.values()))})
+        held: dict[str, Sentence] = {}
+        for gang in found:
+            end = ends[gang.object]
             if end.end is not End.DRAINED:
                 self.say(f"{gang.object}: {end.reason}")
                 why = Sentence(fate=Fate.HELD, code=end.code, reason=end.reason)
                 held.update({p.uid: why for p in gang.pods})
-        return ends, held
+        return [ends[g.object] for g in found], held
 
     def limits(self) -> Limits:
         """Deadlines of one wave."""
@@ -331,8 +340,7 @@ class _Move:
             found = unsettled(before, now, gone)
             if not found or self.clock.now() >= end or self.cancelled():
                 return tuple(found)
-            real = min(2.0, max(0.05, self.clock.real_seconds(_LOOK.total_seconds())))
-            self.view.pump(real)
+            self.view.rest(min(2.0, max(0.05, self.clock.real_seconds(_LOOK.total_seconds()))))
 
 
 def move(

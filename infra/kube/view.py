@@ -103,6 +103,12 @@ class View:
             pass
         return news
 
+    def rest(self, seconds: float) -> None:
+        """Pump for so many wall-clock seconds, however much comes in: for those who look now and then."""
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            self.pump(left)
+
     def _take(self, item: object, news: News) -> None:
         if isinstance(item, Changed):
             if item.watch is self._pods:

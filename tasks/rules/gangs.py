@@ -96,9 +96,16 @@ def _stands_for(workload: Workload, root: Workload) -> bool:
 
 
 def judge_gang(
-    gang: Gang, snapshot: Snapshot, target: TargetShape | None, target_nodes: Sequence[str] = ()
+    gang: Gang,
+    snapshot: Snapshot,
+    target: TargetShape | None,
+    target_nodes: Sequence[str] = (),
+    before: Sequence[Pod] = (),
 ) -> list[Finding]:
-    """Everything to know before a gang is stopped. Room is judged for the whole gang, as things stand."""
+    """Everything to know before a gang is stopped.
+
+    Room is judged for the whole gang as things stand, with the pods `before` (gangs that go first) placed as well.
+    """
     found = []
     match gang.mode:
         case MoveMode.LEAVE:
@@ -119,7 +126,7 @@ def judge_gang(
                 )
     if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return found
-    homeless = _homeless(gang, snapshot, target, target_nodes)
+    homeless = _homeless([*before, *gang.pods], snapshot, target, target_nodes)
     if homeless:
         found.append(
             _finding(
@@ -144,13 +151,13 @@ def judge_gang(
 
 
 def _homeless(
-    gang: Gang, snapshot: Snapshot, target: TargetShape | None, target_nodes: Sequence[str]
+    pods: Sequence[Pod], snapshot: Snapshot, target: TargetShape | None, target_nodes: Sequence[str]
 ) -> tuple[Pod, ...]:
     if target_nodes:
-        return without_room(gang.pods, snapshot, target_nodes)
+        return without_room(pods, snapshot, target_nodes)
     if target is None or not target.allocatable:
         return ()
-    return place(gang.pods, [dict(target.allocatable) for _ in range(target.nodes)])
+    return place(pods, [dict(target.allocatable) for _ in range(target.nodes)])
 
 
 def _finding(gang: Gang, level: Level, code: str, observed: str, remedy: str = "") -> Finding:

@@ -158,7 +158,11 @@ def plan_move(
         target=target,
     )
     gangs = find_gangs(snapshot, drain, source_nodes)
-    findings = [f for g in gangs for f in judge_gang(g, snapshot, target, target_nodes)]
+    findings: list[Finding] = []
+    placed: list[Pod] = []
+    for gang in gangs:
+        findings += judge_gang(gang, snapshot, target, target_nodes, placed)
+        placed += gang.pods
     findings += _all_on_source(snapshot, set(source_nodes))
     findings += _missing_nodes(snapshot, source_nodes)
     member: Mapping[str, Gang] = {p.uid: g for g in gangs for p in g.pods}
@@ -170,8 +174,8 @@ def plan_move(
         turns = Turns(rooms=ctx.rooms)
         planned = []
         for pod in sorted(snapshot.on(names), key=lambda p: (p.priority, p.key)):
-            gang = member.get(pod.uid)
-            decisions = _without_waits(decide(pod, ctx)) if gang else decide(pod, ctx)
+            of_gang = member.get(pod.uid)
+            decisions = _without_waits(decide(pod, ctx)) if of_gang else decide(pod, ctx)
             act = strictest(decisions)
             findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
             if act is Act.SKIP:
@@ -179,7 +183,7 @@ def plan_move(
             elif act is Act.BLOCK:
                 never.append(pod.key)
             else:
-                planned.append(_planned(pod, act, decisions, gang, ctx, turns))
+                planned.append(_planned(pod, act, decisions, of_gang, ctx, turns))
         waves.append(PlannedWave(number=number, nodes=names, pods=tuple(planned)))
     return MovePlan(waves=tuple(waves), findings=tuple(_sorted(findings)), never=tuple(never), stays=stays, gangs=gangs)
 
