@@ -109,15 +109,17 @@ def answer_storage(readings: Mapping[str, Reading], setting: Setting, baseline: 
 
 
 def client_of(node: str, reading: Reading) -> ClientIo:
-    """One node's fio output; a figure that it lacks stays None."""
-    figures = reading.tool.figures if reading.tool is not None and reading.tool.tool == "fio" else {}
-    whole = reading.tool is not None and reading.tool.complete is True
+    """One node's fio output; a figure that it lacks stays None. Cached or impossible figures make it incomplete."""
+    tool = reading.tool if reading.tool is not None and reading.tool.tool == "fio" else None
+    figures = tool.figures if tool else {}
+    trusted = tool is not None and tool.complete is True and not tool.suspicious and figures.get("direct") is True
+    listed = figures.get("errors") or ()
     return ClientIo(
         node=node,
         write_bytes_s=_number(figures.get("write_bytes_s")),
         read_bytes_s=_number(figures.get("read_bytes_s")),
-        errors=int(_number(figures.get("errors")) or 0),
-        complete=whole,
+        errors=max(len(listed), int(tool is not None and tool.healthy is False)),
+        complete=trusted,
     )
 
 

@@ -80,7 +80,7 @@ def evidence(probe, reading=None, check="", **changes):
 def proven():
     return [
         evidence("transport-proof", check="transport-proof"),
-        evidence("workload-path", check="workload-path"),
+        evidence("workload-path", check="workload-path", mode="workload"),
         evidence("bandwidth", sweep().to_dict()),
         evidence("devices", check="devices"),
         evidence("train-step", steps(6.07).to_dict()),
@@ -164,6 +164,12 @@ def test_altered_evidence_is_no_evidence(position):
     held = judge(found)
     assert held.outcome is Outcome.UNMEASURED
     assert any("altered" in v.reason for v in held.verdicts)
+
+
+def test_a_pinned_run_does_not_answer_what_jobs_get():
+    found = proven()
+    found[1] = evidence("workload-path", check="workload-path", mode="pinned")
+    assert judge(found).outcome is Outcome.UNMEASURED
 
 
 def test_one_failing_piece_among_passing_ones_fails():

@@ -95,4 +95,8 @@ def test_the_catalogues_fio_line_runs_and_is_read(tmp_path):
     jobs = json.loads(done.stdout)["jobs"]
     assert [(j["jobname"], j["error"]) for j in jobs] == [("write", 0), ("read", 0)]
     client = client_of("node-a", read(io.BytesIO(done.stdout)))
+    assert client.write_bytes_s > 0
+    assert client.read_bytes_s > 0
+    assert client.errors == 0
+    assert client.complete is False  # not with --direct=1 here: a page cache may have answered
     assert judge_storage([client], ["node-a"], None, None).outcome is Outcome.UNMEASURED

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the payloads extra is not installed: pip install 'poolshift[payloads]'")
-
 from infra.fabrics import fabric_of
 from infra.model.spec import Validation
 from infra.model.verdict import Outcome
@@ -22,6 +20,8 @@ from infra.probes.readers.detect import read
 from tasks.judge import judge
 from tasks.rules import compare
 from tasks.rules.probe_verdict import Setting, answer_proof, answer_steps, answer_sweep
+
+torch = pytest.importorskip("torch", reason="the payloads extra is not installed: pip install 'poolshift[payloads]'")
 
 PAYLOADS = Path(__file__).parents[2] / "infra" / "probes" / "payloads"
 SIZES = (1 << 20, 4 << 20)

@@ -1,0 +1,146 @@
+"""Probes on the simulated cluster, through the real client: run, adopt, refuse to guess, leave nothing behind."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from infra.fabrics import fabric_of
+from infra.kube import read as cluster
+from infra.kube.api import connect
+from infra.model.pools import Pool, PoolState
+from infra.model.spec import Cluster, MigrationSpec, Validation
+from infra.model.verdict import Outcome
+from infra.probes import catalogue
+from infra.probes.manifests import render
+from tasks import probes, validate
+from tasks.rules.probing import State
+
+SELECTOR = {"eks.amazonaws.com/nodegroup": "gpu-old"}
+POOL = Pool(
+    kind="eks",
+    name="gpu-old",
+    identity="arn:gpu-old",
+    state=PoolState.ACTIVE,
+    machine_type="p5en.48xlarge",
+    nodes=4,
+    node_selector=SELECTOR,
+    gpus={"nvidia.com/gpu": 8},
+    rdma={"vpc.amazonaws.com/efa": 16},
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """The old pool of the healthy scenario: four nodes without RDMA, two of them idle."""
+    path = tmp_path_factory.mktemp("sandbox") / "kubeconfig"
+    line = [sys.executable, "-m", "infra.sandbox", "--scenario", "healthy", "--kubeconfig", str(path)]
+    running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert running.stdout.readline().startswith("ready ")
+        yield connect(Cluster(kubeconfig=str(path)))
+    finally:
+        running.terminate()
+        running.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return MigrationSpec.model_validate(
+        {
+            "name": "sandboxed",
+            "source": {"kind": "external", "name": "old", "selector": SELECTOR},
+            "target": {"kind": "external", "name": "new", "selector": {"pool": "new"}},
+            "validation": {"train_steps": 10},
+        }
+    )
+
+
+def idle(kube):
+    return validate._idle(kube, POOL)
+
+
+def left(kube):
+    """Objects of any probe."""
+    return [
+        item["metadata"]["name"]
+        for path in ("/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/services", "/api/v1/configmaps")
+        for item in kube.list(path, {"labelSelector": "poolshift.dev/probe"})
+    ]
+
+
+def test_a_pool_on_sockets_fails_on_every_rank_and_the_dear_probes_do_not_run(world, spec):
+    said = []
+    found = validate.validate(world, POOL, spec, spec.name, "hash", world.clock, said.append, nodes=idle(world))
+    outcomes = {v.check: v.outcome for v in found.verdicts}
+    assert outcomes["workload-path"] is Outcome.FAIL
+    # it fails closed, and the Job takes down the other pods: what is left of their logs may be too little to say so
+    assert outcomes["transport-proof"] is not Outcome.PASS
+    assert {outcomes[c] for c in ("bandwidth-floor", "devices", "step-time")} == {Outcome.UNMEASURED}
+    assert "NCCL is on TCP sockets on 16 of 16 ranks (2 hosts)" in found.summary
+    assert {e.probe for e in found.evidence} == {"transport-proof", "workload-path"}
+    assert all(e.intact and e.simulated and e.spec_hash == "hash" for e in found.evidence)
+    assert {f.code for f in found.findings} == {"resource-short"}
+    assert 0 < found.gpu_minutes < 0.3 * found.estimated_gpu_minutes
+    assert set(found.raw) == {e.raw_digest for e in found.evidence}
+    assert left(world) == []
+
+
+def test_the_baseline_of_a_pool_on_sockets_is_measured_and_not_judged(world, spec):
+    found = validate.measure(world, POOL, spec, spec.name, "hash", world.clock, lambda text: None)
+    assert found.verdicts == ()
+    assert {e.probe for e in found.evidence} == {"bandwidth", "train-step"}
+    assert all(e.complete and not e.verdicts for e in found.evidence)
+    steps = next(e for e in found.evidence if e.probe == "train-step").reading
+    assert len(steps["seconds"]) == steps["announced"] == 10
+
+
+def test_what_a_killed_run_has_started_is_adopted_and_not_done_twice(world):
+    probe = catalogue.workload_path(Validation())
+    nodes = idle(world)
+    fabric = fabric_of(POOL.machine_type)
+    made = render(probe, pool=POOL, nodes=nodes, fabric=fabric, run="killed", namespace=world.namespace)
+    probes._submit(world, made)
+    path = f"/apis/batch/v1/namespaces/{world.namespace}/jobs/{made.name}"
+    first = world.get(path)["metadata"]["uid"]
+    seen = set()
+    done = probes.run(world, probe, nodes, pool=POOL, run="killed", say=lambda text: seen.add(uid_of(world, path)))
+    assert seen - {None} == {first}
+    assert done.state is State.ENDED
+    assert left(world) == []
+
+
+def uid_of(kube, path):
+    found = kube.get(path)
+    return found["metadata"]["uid"] if found else None
+
+
+def test_a_job_of_other_words_under_the_same_name_is_replaced(world):
+    nodes = idle(world)
+    old = catalogue.workload_path(Validation(proof_sizes=(1 << 20,)))
+    made = render(old, pool=POOL, nodes=nodes, fabric=None, run="replaced", namespace=world.namespace)
+    probes._submit(world, made)
+    done = probes.run(world, catalogue.workload_path(Validation()), nodes, pool=POOL, run="replaced")
+    assert done.state is State.ENDED
+    assert b'"size_bytes":268435456' in done.output
+
+
+def test_busy_nodes_leave_a_probe_unmeasured_with_the_schedulers_words(world):
+    nodes = cluster.snapshot(world, SELECTOR, owners=False, storage=False).nodes
+    busy = [n for n in nodes if n.name not in {i.name for i in idle(world)}]
+    done = probes.run(world, catalogue.workload_path(Validation()), busy, pool=POOL, run="busy")
+    assert done.state is State.UNMEASURED
+    assert done.object.startswith("pod poolshift/poolshift-busy-workload-path-")
+    assert "nvidia.com/gpu" in done.reason
+    assert done.gpu_minutes == 0
+    assert left(world) == []
+
+
+def test_two_idle_nodes_are_needed_to_measure_anything(world, spec):
+    nobody = replace(POOL, node_selector={"pool": "none"})
+    found = validate.measure(world, nobody, spec, spec.name, "hash", world.clock, lambda text: None)
+    assert found.outcome is Outcome.UNMEASURED
+    proof = validate.repeat_proof(world, nobody, spec, spec.name, "hash", world.clock, lambda text: None)
+    assert proof.verdicts == ()
+    assert proof.outcome is Outcome.UNMEASURED
