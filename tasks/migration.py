@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from infra.clock import rfc3339
 from infra.errors import NotFound, Refused, Unmeasured
 from infra.kube import read, records
 from infra.model.evidence import Evidence
@@ -16,7 +17,7 @@ from infra.model.record import Step, StepState
 from infra.model.spec import Strategy
 from infra.model.verdict import Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Pod, Snapshot
-from tasks import approvals, drain, opening, planning, pools
+from tasks import approvals, drain, ledgers, opening, planning, pools
 from tasks import readiness as ready
 from tasks import report as reporting
 from tasks import soak as soaking
@@ -61,6 +62,7 @@ def baseline(run: Run) -> Done:
         return Done(summary="not asked for: the gate compares nothing with the source pool")
     pool = _source(run)
     found = validation.measure(run.kube, pool, run.spec, run.name, run.hash, run.clock, run.say)
+    _keep(run, found.verdicts, found.evidence, found.raw, pool)
     return Done(summary=found.summary, data=found.to_dict())
 
 
@@ -70,7 +72,9 @@ def provision(run: Run) -> Done:
         (_SOURCE_PRIOR, run.source, run.spec.source),
         (_TARGET_PRIOR, run.target, run.spec.target),
     ):
-        if cloud.find(part) is not None:
+        found = cloud.find(part)
+        # A target of somebody else's is refused by the creation below, and must not be changed before that.
+        if found is not None and (note == _SOURCE_PRIOR or found.ours == run.name):
             _remember(run, note, cloud.fence_for_run(part, run.name))
     pool = pools.provision(run.target, run.spec.target, run.name, run.clock, run.say)
     _remember(run, _TARGET_PRIOR, run.target.fence_for_run(run.spec.target, run.name))
@@ -101,6 +105,7 @@ def validate(run: Run) -> Done:
         baseline=_evidence(base),
         readiness=_verdicts(run.data(Step.READINESS)),
     )
+    _keep(run, found.verdicts, found.evidence, found.raw)
     done = _judged(found.verdicts, found.summary)
     return Done(summary=done.summary, state=done.state, data={**done.data, **found.to_dict()})
 
@@ -110,6 +115,7 @@ def gate(run: Run) -> Done:
     found = judge(run)
     for verdict in found.verdicts:
         run.say(f"gate {verdict.outcome.value:10s} {verdict.check}: {verdict.reason}")
+    _keep(run, found.verdicts)
     return _gate_done(found)
 
 
@@ -140,6 +146,7 @@ def approval(run: Run) -> Done:
         raise Unmeasured(
             f"run {run.name}", "nobody approved it", remedy=f"poolshift approve {run.name} --reason WHY, then run again"
         )
+    ledgers.decide(run.name, _target(run).identity, found["at"], "approval", "migrate", found, run.simulated)
     return Done(summary=f"approved by {found['by']} at {found['at']}: {found['reason']}", data=found)
 
 
@@ -153,6 +160,10 @@ def migrate(run: Run) -> Done:
     run.target.release(run.spec.target)
     opening.open_nodes(run.kube, new)
     found = drain.move(run.kube, run.spec, old, new, run.name, run.clock, run.say)
+    for pod in found.forced:
+        ledgers.decide(
+            run.name, source.identity, rfc3339(run.clock.now()), "forced", pod, {"by": "spec"}, run.simulated
+        )
     outcome = {End.DRAINED: Outcome.PASS, End.FAILED: Outcome.FAIL, End.UNKNOWN: Outcome.UNMEASURED}[found.end]
     moved = f"{plural(len(moving['pods']), 'pod')} of {plural(len(moving['workloads']), 'workload')}"
     summary = (
@@ -198,6 +209,8 @@ def soak(run: Run) -> Done:
         proof = validation.repeat_proof(run.kube, target, run.spec, run.name, run.hash, run.clock, run.say)
         verdicts += proof.verdicts
         data = proof.to_dict()
+        _keep(run, (), proof.evidence, proof.raw)
+    _keep(run, verdicts)
     done = _judged(verdicts, verdict.reason)
     return Done(summary=done.summary, state=done.state, data={**data, **done.data})
 
@@ -270,6 +283,26 @@ def _give_back(run: Run) -> None:
     prior = record.notes.get(_TARGET_PRIOR) if record else None
     if isinstance(prior, dict):
         run.target.unfence(run.spec.target, prior)
+
+
+def _keep(
+    run: Run,
+    verdicts: Iterable[Verdict],
+    evidence: Iterable[Evidence] = (),
+    raw: Mapping[str, bytes] | None = None,
+    pool: Pool | None = None,
+) -> None:
+    """Into the ledger, before the step counts as done."""
+    ledgers.keep(
+        run.name,
+        (pool or _target(run)).identity,
+        rfc3339(run.clock.now()),
+        verdicts=verdicts,
+        evidence=evidence,
+        raw=raw,
+        spec_hash=run.hash,
+        simulated=run.simulated,
+    )
 
 
 def _judged(verdicts: Iterable[Verdict], summary: str) -> Done:

@@ -105,10 +105,12 @@ class Plan:
 def survey(run: Run) -> Plan:
     """Read and judge. Raises what the adapters raise when cluster or cloud cannot be read at all."""
     spec = run.spec
-    looked = pools.look(run.target, spec, run.name)
-    findings = preflight.judge(looked, spec, run.name, run.clock.now())
+    looked = pools.look(run.target, spec, run.name, run.source)
     snapshot = read.snapshot(run.kube)
     source_nodes = nodes_of(snapshot, looked.source)
+    findings = preflight.judge(
+        looked, spec, run.name, run.clock.now(), server=run.kube.server, source_nodes=len(source_nodes)
+    )
     target_nodes = nodes_of(snapshot, looked.existing)
     shape = shape_of(target_nodes) or _shape(run, looked, source_nodes)
     moves = plan_move(
@@ -125,7 +127,7 @@ def survey(run: Run) -> Plan:
         target=pool_words(spec.target),
         strategy=preflight.strategy(looked, spec),
         findings=(*findings, *moves.findings),
-        requests=() if blocked and looked.machine is None else tuple(run.target.render(spec.target, run.name)),
+        requests=() if blocked else tuple(run.target.render(spec.target, run.name)),
         moves=moves,
         estimate=_estimate(run, looked),
         simulated=run.simulated,

@@ -8,7 +8,7 @@ from typing import Any
 from infra import connect as clouds
 from infra.clock import parse_time, rfc3339
 from infra.errors import PoolshiftError, Unreachable
-from infra.kube import api
+from infra.kube import api, records
 from infra.kube.api import Kube
 from infra.model.pools import Pool
 from infra.model.spec import EksPool, ExternalPool, GkePool, RevalidationSpec
@@ -31,16 +31,17 @@ def look(spec: RevalidationSpec, part: EksPool | GkePool | ExternalPool, say: Sa
         verdicts = [readiness.look(kube, pool)]
         say(f"{pool_words(part)}: {verdicts[0].outcome.value}, {verdicts[0].reason}")
         if spec.probe_idle_nodes:
-            verdicts += _probe(kube, spec, pool, verdicts[0], say)
+            verdicts += _probe(kube, spec, pool, say)
         return _result(kube, spec, part, pool, verdicts)
     except Unreachable as error:
         return _shape(part, [_unmeasured("readiness", error.wording())], "", simulated=False)
 
 
-def _probe(kube: Kube, spec: RevalidationSpec, pool: Pool, devices: Verdict, say: Say) -> list[Verdict]:
+def _probe(kube: Kube, spec: RevalidationSpec, pool: Pool, say: Say) -> list[Verdict]:
     """The transport on nodes that nobody computes on. Too few of them: said, and not claimed to be measured."""
+    spec_hash = records.spec_hash(spec.model_dump_json())
     try:
-        found = validation.revalidate(kube, pool, spec, say, readiness=[devices])
+        found = validation.repeat_proof(kube, pool, spec, spec.name, spec_hash, kube.clock, say)
     except PoolshiftError as error:
         return [_unmeasured("transport-proof", error.wording())]
     for verdict in found.verdicts:
