@@ -30,7 +30,6 @@ from infra.probes.readers.nccl_warnings import classify
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
 K = TypeVar("K", bound=Hashable)
 _EDGES = 65_536
-_UNSEEN = ChannelLine(index=0, source=0, target=0, direction="", network="", device=0, gdr=False)
 _MEMO = 65_536
 _WARNINGS = 64
 
@@ -94,24 +93,27 @@ class NcclLogReader:
         """
         rfind, find, sentences, threads = data.rfind, data.find, self.sentences, self.threads
         count = 0
+        phrase, said = "", None
         for match in pattern.finditer(data):
             count += 1
             at = match.start()
             end = find(b"\n", at)
             text = data[at + 10 : end if end >= 0 else len(data)]
-            head = data[rfind(b"\n", 0, at) + 1 : at]
             kind = match.lastindex
-            if kind == COMMUNICATOR:
-                self._comm(text, head)
-            elif kind == SENTENCE:
+            if kind == SENTENCE:
                 sentence = sentences.get(text)
                 if sentence is None:
                     sentence = self._sentence(text)
                 phrase, said = sentence
-                if said is not None:
-                    self._take(phrase, said, threads.get(head) or self._thread(head))
-                    if phrase not in OF_A_RANK:
-                        sentences[text] = ("boring", None)  # said once is said
+                if said is None:
+                    continue
+            head = data[rfind(b"\n", 0, at) + 1 : at]
+            if kind == COMMUNICATOR:
+                self._comm(text, head)
+            elif kind == SENTENCE:
+                self._take(phrase, said, threads.get(head) or self._thread(head))
+                if phrase not in OF_A_RANK:
+                    sentences[text] = ("boring", None)  # said once is said
             elif kind == WARNING:
                 self._warn(text[:4096], head[-400:])
             else:
@@ -131,14 +133,14 @@ class NcclLogReader:
             start = rfind(b"\n", 0, at) + 1
             if info >= start:
                 text = data[info + 10 : end]
-                meaning = meanings.get(text, _UNSEEN)
-                if meaning is _UNSEEN:
-                    meaning = self._meaning(text)
-                if meaning is not None:
-                    head = data[start:info]
-                    thread = threads.get(head) or self._thread(head)
-                    seen = thread.rank.seen if thread is not None else self.anonymous.seen
-                    seen[text] = seen.get(text, 0) + 1
+                if text not in meanings:
+                    self._meaning(text)
+                head = data[start:info]
+                thread = threads.get(head) or self._thread(head)
+                if thread is not None:
+                    thread.rank.seen[text] += 1
+                else:
+                    self.anonymous.seen[text] += 1
             at = find(b" via NET/", end)
 
     def _excerpt(self, data: bytes) -> None:
@@ -155,7 +157,7 @@ class NcclLogReader:
                     self._take(phrase, said, None)
         for match in _BARE_CHANNEL.finditer(data):
             if self._meaning(match.group()) is not None:
-                self.anonymous.seen[match.group()] = self.anonymous.seen.get(match.group(), 0) + 1
+                self.anonymous.seen[match.group()] += 1
 
     def _comm(self, text: bytes, head: bytes) -> None:
         if text.find(b"NCCL ") >= 0:
@@ -224,7 +226,9 @@ class NcclLogReader:
         self.threads[key] = thread
         return thread
 
-    def _take(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:
+    def _take(self, phrase: str, match: re.Match[bytes] | None, thread: ThreadState | None) -> None:
+        if match is None:
+            return
         if phrase == "selected":
             self._select(match, thread, self.selected)
         elif phrase == "assigned":

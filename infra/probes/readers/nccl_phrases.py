@@ -14,8 +14,8 @@ from infra.probes.readers.nccl_state import RankState
 
 # How an interesting line goes on after "NCCL ", for the scan of a block in C; the number of the group says its kind.
 INTERESTING = re.compile(
-    rb"NCCL (?:INFO (?:(comm 0x|ncclComm)|(Using |NET/|NET : |Connected|GPU Direct|Assigned|P2P plugin|Initialized|"
-    rb"Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|(?:version |failure|error))"
+    rb"NCCL (?:INFO (?:(comm 0x|ncclComm)|(Using |NET/|NET : |Connected all rings|GPU Direct|Assigned|P2P plugin|"
+    rb"Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|(?:version |failure|error))"
 )
 COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,7 +37,7 @@ class RankState:
     networks: dict[str, None] = field(default_factory=dict)
     providers: dict[str, None] = field(default_factory=dict)
     nics: set[int] = field(default_factory=set)
-    seen: dict[bytes, int] = field(default_factory=dict)  # channel lines by wording
+    seen: defaultdict[bytes, int] = field(default_factory=lambda: defaultdict(int))  # channel lines by wording
     settled: Counter[ChannelLine] = field(default_factory=Counter)
     ring_gdr: set[bool] = field(default_factory=set)
     connected: int = 0
