@@ -14,6 +14,7 @@ from infra.probes.catalogue import Probe
 from tasks.rules import bandwidth, hardware
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
+from tasks.rules.transport import Transport
 from tasks.rules.transport_proof import Expected, prove
 
 
@@ -52,8 +53,10 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
     wrong = sum(row.wrong or 0 for row in sweep.rows)
     if wrong:
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
-    elif verdict.outcome is Outcome.PASS and (reason := bandwidth.unusable(sweep, _asked(probe, setting))):
+    elif verdict.outcome is Outcome.PASS and (
         # the log and the program must tell of the same job, and the program of all that it was asked to do
+        reason := bandwidth.unusable(sweep, _asked(probe, setting)) or _other_network(proof.transport, setting)
+    ):
         verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
     transport = proof.transport
     record = {
@@ -178,6 +181,15 @@ def _asked(probe: Probe, setting: Setting) -> bandwidth.Expected:
     return bandwidth.Expected(
         nodes=len(setting.nodes), gpus=setting.gpus, sizes=sizes_of(probe), rounds=rounds_of(probe)
     )
+
+
+def _other_network(transport: Transport, setting: Setting) -> str:
+    """A network that is RDMA elsewhere is no proof that this machine type's own network works."""
+    fabric = setting.fabric
+    if fabric is None or transport.network in fabric.nccl_net:
+        return ""
+    wanted = " or ".join(fabric.nccl_net)
+    return f"NCCL names network {transport.network or 'more than one'}, expected {wanted} on {fabric.machine_type}"
 
 
 def _on_sockets(log: NcclLog | None) -> str:
