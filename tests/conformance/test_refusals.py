@@ -48,7 +48,7 @@ def test_a_bad_name_is_refused_in_words(ns):
 
     assert causes(answer) == {("metadata.name", "FieldValueInvalid")}
     assert answer["message"].startswith(
-        'ConfigMap "Bad_Name" is invalid: metadata.name: Invalid value: "Bad_Name": a lowercase RFC 1123 subdomain must '
+        'ConfigMap "Bad_Name" is invalid: metadata.name: Invalid value: "Bad_Name": a lowercase RFC 1123 subdomain '
     )
     assert (answer["details"]["name"], answer["details"]["kind"]) == ("Bad_Name", "ConfigMap")
 

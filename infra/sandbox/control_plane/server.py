@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from infra.clock import parse_time
 from infra.sandbox.control_plane import discovery, errors, openapi, subresources, views
 from infra.sandbox.control_plane.call import Call
 from infra.sandbox.control_plane.definitions import Definitions
@@ -51,6 +52,7 @@ class Server:
         self.hub = Hub(store)
         self.definitions = Definitions(store, self.types)
         self.logs = Logs(store)
+        self._dated = self._date_text = ""
         self._reads = Reads(store, self.types)
         self._writes = Writes(store, self.types)
 
@@ -289,7 +291,10 @@ class Server:
     # Responses
 
     def _date(self) -> str:
-        return format_datetime(self.store.clock.now(), usegmt=True)
+        moment = self.store.now()
+        if moment != self._dated:
+            self._dated, self._date_text = moment, format_datetime(parse_time(moment), usegmt=True)
+        return self._date_text
 
     def _answer(self, body: Any, call: Call | None = None, code: int = 200) -> web.Response:
         response = self._response(code, orjson.dumps(body), JSON)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from infra.sandbox.control_plane import columns
+from infra.sandbox.control_plane import columns, wording
 from infra.sandbox.control_plane.resources import Kind
 
 Object = dict[str, Any]
 
-PLAIN = ("Name|Age", lambda obj, now: [obj["metadata"]["name"], columns.age(obj, now)])
+PLAIN = ("Name|Age", lambda obj, now: [obj["metadata"]["name"], wording.age(obj, now)])
 INTEGERS = frozenset({"Desired", "Current", "Up-to-date", "Available", "Data", "Value", "Count", "Allowed Disruptions"})
 
 
@@ -53,7 +53,7 @@ class Printer:
     def _custom_cell(self, obj: Object, column: Object) -> Any:
         value = _at(obj, column["jsonPath"])
         if column["type"] == "date":
-            return columns.since(value, self._now) if value else None
+            return wording.since(value, self._now) if value else None
         return value
 
 

@@ -9,8 +9,9 @@ import orjson
 
 from infra.sandbox.control_plane import errors
 from infra.sandbox.control_plane.call import Call
+from infra.sandbox.control_plane.reading import DecodeError, Problems, read
 from infra.sandbox.control_plane.resources import Kind
-from infra.sandbox.control_plane.schema import DecodeError, Problems, Type, custom_type, read, type_of
+from infra.sandbox.control_plane.schema import Type, custom_type, type_of
 
 Object = dict[str, Any]
 
