@@ -30,6 +30,7 @@ class Call:
         sub: the subresource, "".
         body: as sent.
         warnings: what the answer's Warning headers will say.
+
     """
 
     method: str

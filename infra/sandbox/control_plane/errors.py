@@ -29,6 +29,7 @@ class ApiError(Exception):
         message: `Status.message`.
         details: `Status.details` (name, group, kind, causes, retryAfterSeconds), or None.
         continue_token: where an expired list can go on, if at all.
+
     """
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:

@@ -35,6 +35,7 @@ class DecodeError(ValueError):
         path: of the value.
         wanted: the JSON type that the schema has there.
         found: the JSON type of the value.
+
     """
 
     def __init__(self, message: str, *, path: str = "", wanted: str = "", found: str = "") -> None:

@@ -66,6 +66,7 @@ class Kind:
         schema: name of its schema, "" for custom resources.
         generation: does metadata.generation count changes of the spec?
         custom: made by a CustomResourceDefinition.
+
     """
 
     group: str

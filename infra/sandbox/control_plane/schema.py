@@ -46,6 +46,7 @@ class Type:
         inline: struct fields that are always there, so that nobody owns them as such.
         zeros: plain fields that are always there, with the value of an unset one.
         limits: the validation keywords of a custom type.
+
     """
 
     form: str

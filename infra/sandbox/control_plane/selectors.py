@@ -61,6 +61,7 @@ class Matcher:
         node: the node of a `spec.nodeName=` selector, None without one; lists use the index then.
         name: of a `metadata.name=` selector.
         empty: matches everything.
+
     """
 
     __slots__ = ("_fields", "_labels", "empty", "name", "node")

@@ -93,6 +93,7 @@ class Store:
     Args:
         clock: where every time stamp comes from.
         seed: makes generated names and uids repeatable; None draws them at random.
+
     """
 
     def __init__(self, clock: Clock | None = None, *, seed: int | None = None) -> None:
