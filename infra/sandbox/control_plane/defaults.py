@@ -16,6 +16,8 @@ Rule = Callable[[Object], None]
 RULES: dict[tuple[str, str], Rule] = {}
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 UNLIMITED = 2**31 - 1
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+"""Counts changes of a DaemonSet's template; an annotation, since apps/v1 has no field for it."""
 
 
 def apply(key: tuple[str, str], obj: Object) -> None:
@@ -196,8 +198,7 @@ def _stateful_set(obj: Object) -> None:
 def _daemon_set(obj: Object) -> None:
     spec = obj["spec"]
     _template(spec.setdefault("template", {}))
-    generation = {"deprecated.daemonset.template.generation": str(obj["metadata"].get("generation", 1))}
-    obj["metadata"]["annotations"] = {**generation, **(obj["metadata"].get("annotations") or {})}
+    obj["metadata"]["annotations"] = {TEMPLATE_GENERATION: "1", **(obj["metadata"].get("annotations") or {})}
     _fill(spec, revisionHistoryLimit=10, updateStrategy={})
     _fill(spec["updateStrategy"], type="RollingUpdate")
     if spec["updateStrategy"]["type"] == "RollingUpdate":

@@ -148,9 +148,19 @@ def prepare_update(kind: Kind, obj: Object, old: Object, part: str) -> Object:
         if kind.key == ("", "namespaces"):
             _take(new, old, "spec")
         defaults.apply(kind.key, new)
+    if kind.key == ("apps", "daemonsets"):
+        _count_template(new, old)
     if kind.generation and _content_changed(kind, new, old):
         metadata["generation"] = old["metadata"].get("generation", 0) + 1
     return new
+
+
+def _count_template(new: Object, old: Object) -> None:
+    """Writers cannot set the template generation of a DaemonSet; a new template raises it."""
+    count = int((old["metadata"].get("annotations") or {}).get(defaults.TEMPLATE_GENERATION, "1"))
+    count += new["spec"].get("template") != old["spec"].get("template")
+    annotations = new["metadata"].get("annotations") or {}
+    new["metadata"]["annotations"] = {**annotations, defaults.TEMPLATE_GENERATION: str(count)}
 
 
 def _status_update(kind: Kind, obj: Object, old: Object, metadata: Object) -> Object:
