@@ -9,8 +9,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -251,7 +252,31 @@ def _agent(sandbox: Sandbox, access: Access, config: CloudConfig) -> None:
 
 
 def _import_cloud(cloud: Cloud) -> None:
-    importlib.import_module(f"infra.sandbox.clouds.{'aws' if cloud == 'eks' else 'gke'}")
+    if cloud == "gke":
+        importlib.import_module("infra.sandbox.clouds.gke")
+        return
+    with _parsed_once():
+        importlib.import_module("moto.ec2.models")
+    importlib.import_module("infra.sandbox.clouds.aws")
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Keep each of botocore's data files: moto's import reads the same one 15 times, which takes most of a second."""
+    from botocore.loaders import JSONFileLoader
+
+    original, known = JSONFileLoader.load_file, {}
+
+    def load(loader: Any, path: str) -> Any:
+        if path not in known:
+            known[path] = original(loader, path)
+        return known[path]
+
+    JSONFileLoader.load_file = load  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        JSONFileLoader.load_file = original  # type: ignore[method-assign]
 
 
 def _clouds(sandbox: Sandbox, config: CloudConfig) -> None:
