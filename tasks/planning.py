@@ -120,6 +120,8 @@ def survey(run: Run) -> Plan:
         shape,
         [n.name for n in target_nodes],
     )
+    estimate = _estimate(run, looked)
+    findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     blocked = any(f.level is Level.BLOCK for f in findings)
     return Plan(
         run=run.name,
@@ -129,7 +131,7 @@ def survey(run: Run) -> Plan:
         findings=(*findings, *moves.findings),
         requests=() if blocked else tuple(run.target.render(spec.target, run.name)),
         moves=moves,
-        estimate=_estimate(run, looked),
+        estimate=estimate,
         simulated=run.simulated,
     )
 
@@ -177,6 +179,22 @@ def _estimate(run: Run, looked: Survey) -> cost.Estimate:
     fabric = fabrics.fabric_of(machine_type)
     nodes = target.nodes if not isinstance(target, ExternalPool) else looked.existing.nodes if looked.existing else 0
     return cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+
+
+def _over_budget(estimate: cost.Estimate, budget: float) -> list[Finding]:
+    """A budget that cannot hold the last probe ends in a held gate: said before anything is made."""
+    if estimate.gpu_minutes <= budget:
+        return []
+    return [
+        Finding(
+            level=Level.BLOCK,
+            code="validation-over-budget",
+            object="validation.budget_gpu_minutes",
+            observed=f"{budget:.0f}, and the validation needs {estimate.wording()}",
+            expected=f"at least {estimate.gpu_minutes:.0f}",
+            remedy="raise it, or leave out what is dear: validation.train_step, fewer validation.train_steps",
+        )
+    ]
 
 
 def _plain(data: Any) -> Any:

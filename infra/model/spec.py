@@ -197,6 +197,9 @@ class Validation(Strict):
     train_step: bool = Field(default=True, description="Compare training-step time with the source pool")
     train_steps: int = Field(default=40, ge=10, le=1000, description="Measured steps per side, warm-up not counted")
     storage: bool = Field(default=True, description="Probe the Lustre mount, if the pool has one")
+    storage_image: str = Field(
+        default="docker.io/xridge/fio:3.13-r1", description="Any image with fio 3; the reference image has none"
+    )
     storage_claim: str | None = Field(default=None, description="PersistentVolumeClaim of that mount, NAMESPACE/NAME")
     budget_gpu_minutes: float = Field(default=600.0, gt=0, description="Stop measuring, and hold the gate, beyond this")
     timeout: Duration = Field(default=timedelta(minutes=30), description="Limit for one probe")
@@ -318,6 +321,9 @@ class Drain(Strict):
     waves: Waves = Waves()
     force: Force = Force()
     workloads: tuple[WorkloadRule, ...] = ()
+    surge: bool = Field(
+        default=True, description="A Deployment of one replica that may surge gets its second on the target first"
+    )
     evictions_per_second: float = Field(
         default=500.0, gt=0, description="Global limit; halves by itself when the server says 429 for its own sake"
     )

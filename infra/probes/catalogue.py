@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from infra.model.spec import Validation
 
-# Any image with fio 3 does; kept apart from the reference image, which has none.
-STORAGE_IMAGE = "docker.io/xridge/fio:3.13-r1"
 STORAGE_MOUNT = "/mnt/poolshift"
 
 
@@ -121,7 +119,7 @@ def storage(validation: Validation) -> Probe | None:
         name="storage",
         program=Program.FIO,
         mode=Mode.WORKLOAD,
-        image=STORAGE_IMAGE,
+        image=validation.storage_image,
         proves="every node reads and writes the shared file system at the speed that the source pool has",
         args=(
             "--output-format=json",

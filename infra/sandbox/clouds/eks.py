@@ -242,7 +242,8 @@ class NodeGroups:
         return group
 
     def _plan(self, group: dict[str, Any], template: Mapping[str, Any]) -> None:
-        """Lay out what happens to a new group."""
+        """Lay out what happens to a new group. Without a scalingConfig, EKS makes two nodes."""
+        group.setdefault("scalingConfig", {"minSize": 1, "maxSize": 2, "desiredSize": 2})
         nodes = int(group["scalingConfig"]["desiredSize"])
         target = (template.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget")
         outcome = self.capacity.outcome(nodes, reserved=bool(target))

@@ -1,0 +1,210 @@
+"""Bad input and faults, answered for a person at 3 a.m.: what, observed, expected, what to type next."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows import cli, orchestrator
+from infra.errors import Forbidden, PoolshiftError
+from infra.kube.api import translate
+from infra.sandbox import run as sandbox
+
+EXAMPLES = Path(__file__).parents[2] / "infra" / "examples"
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A healthy sandbox on EKS, in this process."""
+    path = tmp_path_factory.mktemp("sandbox") / "kubeconfig"
+    with sandbox.start("healthy", "eks", kubeconfig=path):
+        yield path
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Any:
+    """Writes the EKS example with fields of source and target replaced; returns its path."""
+
+    def write(cloud: str = "eks", **changes: dict[str, Any]) -> str:
+        raw = yaml.safe_load((EXAMPLES / f"sandbox-{cloud}.yaml").read_text())
+        for part, fields in changes.items():
+            raw[part] = {**raw[part], **fields}
+        path = tmp_path / "spec.yaml"
+        path.write_text(yaml.safe_dump(raw))
+        return str(path)
+
+    return write
+
+
+def poolshift(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and everything printed."""
+    code = cli.run(list(arguments))
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+def test_help_answers_without_loading_prefect_or_an_sdk() -> None:
+    code = "import sys, flows.cli as c; c.run(['--help']); print([m for m in ('prefect','kubernetes','boto3','google.cloud') if m in sys.modules])"  # noqa: E501
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip().endswith("[]")
+    assert "migrate" in done.stdout
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert poolshift(capsys, "fly")[0] == 2
+
+
+def test_without_a_kubeconfig_it_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
+
+    code, text = poolshift(capsys, "status")
+    assert code == 2
+    assert "KUBECONFIG" in text
+    assert "poolshift sandbox" in text
+
+
+def test_a_context_that_is_not_there_is_named_with_those_that_are(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path
+) -> None:
+    code, text = poolshift(capsys, "status", "--kubeconfig", str(kubeconfig), "--context", "prod")
+
+    assert code == 2
+    assert "no context 'prod'" in text
+    assert "poolshift-sandbox" in text
+
+
+def test_a_cluster_that_does_not_answer_is_named_with_the_command_to_check_it(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, tmp_path: Path
+) -> None:
+    raw = yaml.safe_load(kubeconfig.read_text())
+    raw["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{orchestrator.free_port()}"
+    away = tmp_path / "away"
+    away.write_text(yaml.safe_dump(raw))
+
+    code, text = poolshift(capsys, "status", "--kubeconfig", str(away))
+    assert code == 1
+    assert "no answer to GET" in text
+    assert "get --raw /readyz" in text
+
+
+def test_a_refused_request_names_verb_resource_and_the_rule_to_add() -> None:
+    body = {
+        "kind": "Status",
+        "code": 403,
+        "reason": "Forbidden",
+        "message": 'nodes is forbidden: User "ci" cannot list resource "nodes" in API group "" at the cluster scope',
+    }
+    error = translate("GET", "/api/v1/nodes", 403, json.dumps(body).encode(), None)
+
+    assert isinstance(error, Forbidden)
+    assert 'verb "list" on resource "nodes"' in error.remedy
+    assert "infra/deploy" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": {"machine_type": "p9.huge"}}, ["p9.huge"]),
+        ({"source": {"name": "no-such-pool"}}, ["no-such-pool"]),
+        ({"source": {"cluster": "no-such-cluster"}, "target": {"cluster": "no-such-cluster"}}, ["no-such-cluster"]),
+    ],
+)
+def test_what_the_cloud_does_not_have_is_named(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any, changes: dict[str, Any], words: list[str]
+) -> None:
+    code, text = poolshift(capsys, "plan", spec(**changes), "--kubeconfig", str(kubeconfig))
+
+    assert code in (1, 5)
+    for word in words:
+        assert word in text
+
+
+def test_a_target_name_that_belongs_to_somebody_else_is_refused(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any
+) -> None:
+    import boto3
+
+    raw = yaml.safe_load(kubeconfig.read_text())
+    (extension,) = raw["clusters"][0]["cluster"]["extensions"]
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    eks = boto3.client("eks", region_name="us-east-2", endpoint_url=extension["extension"]["aws"]["endpoint"], **keys)
+    role = "arn:aws:iam::123456789012:role/train-nodes"
+    subnet = yaml.safe_load((EXAMPLES / "sandbox-eks.yaml").read_text())["target"]["subnet"]
+    size = {"minSize": 0, "maxSize": 1, "desiredSize": 0}
+    eks.create_nodegroup(
+        clusterName="train", nodegroupName="theirs", subnets=[subnet], nodeRole=role, scalingConfig=size
+    )
+    eks.close()
+
+    code, text = poolshift(capsys, "plan", spec(target={"name": "theirs"}), "--kubeconfig", str(kubeconfig))
+    assert code == 5
+    assert "theirs" in text
+
+
+def test_a_spec_for_the_wrong_cloud_is_refused(capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any) -> None:
+    code, text = poolshift(capsys, "plan", spec("gke"), "--kubeconfig", str(kubeconfig))
+
+    assert code in (2, 5)
+    assert "gke" in text.lower()
+
+
+def test_a_port_in_use_is_named_with_a_way_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+
+        code, text = poolshift(capsys, "sandbox", "--port", port, "--kubeconfig", str(tmp_path / "k"))
+    assert code == 1
+    assert f"port {port}" in text
+    assert "--port" in text
+
+
+def test_an_unknown_scenario_is_named_with_those_that_exist(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = poolshift(capsys, "sandbox", "--scenario", "doomsday", "--kubeconfig", str(tmp_path / "k"))
+
+    assert code == 2
+    assert "plugin-image-missing" in text
+
+
+def test_a_prefect_server_that_cannot_start_is_an_error_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "sqlite+aiosqlite:////proc/nowhere/prefect.db")
+    started = time.monotonic()
+
+    with pytest.raises(PoolshiftError) as caught:
+        orchestrator.start_server()
+    assert "did not start" in str(caught.value)
+    assert "PREFECT_API_URL" in caught.value.remedy
+    assert time.monotonic() - started < orchestrator.START_LIMIT
+
+
+def test_a_prefect_api_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spec: Any, kubeconfig: Path
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{orchestrator.free_port()}/api")
+
+    code, text = poolshift(capsys, "migrate", spec(), "--kubeconfig", str(kubeconfig))
+    assert code == 1
+    assert "unset PREFECT_API_URL" in text
+
+
+def test_errors_are_json_where_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = poolshift(capsys, "plan", "/nothing.yaml", "--json")
+
+    assert code == 2
+    assert json.loads(text)["error"] == "BadSpec"
