@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -176,3 +177,30 @@ def test_a_new_agent_takes_over_running_pods_without_restarting_them(clusters):
     cluster.api.request("DELETE", path)
     cluster.wait(lambda: cluster.gone(path))
     cluster.thread.call(cluster.agent.stop())
+
+
+def test_the_agent_waits_for_a_server_that_is_away():
+    from infra.sandbox.access import Access, Api
+    from infra.sandbox.agent import Agent
+    from infra.sandbox.clock import SandboxClock
+    from infra.sandbox.control_plane import run_in_thread
+    from infra.sandbox.nodes import add_node
+    from infra.sandbox.real.plane import free_port
+    from infra.sandbox.run import LoopThread
+
+    clock, port = SandboxClock(300.0), free_port()
+    thread = LoopThread("simulated-nodes")
+    agent = Agent(Access(url=f"http://127.0.0.1:{port}"), clock)
+    thread.call(agent.start())
+    _, stop = run_in_thread(clock, port)
+    api = Api(agent.access)
+    add_node(api, name="late", pool_labels={}, machine_type="p5en.48xlarge", zone="us-east-2a")
+    deadline = time.monotonic() + 20
+    while conditions(api.request("GET", "/api/v1/nodes/late").get("status") or {}).get("Ready") != "True":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    thread.call(agent.stop())
+    thread.stop()
+    api.close()
+    stop()
+    assert agent.failures == []

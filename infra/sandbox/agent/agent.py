@@ -67,7 +67,7 @@ class Agent:
         self.jobs: dict[str, Object] = {}
         self.book = LogBook()
         self.failures: list[BaseException] = []
-        self._access = access
+        self.access = access
         self._waiting: dict[str, dict[str, Object]] = {}
         self._trainers: dict[str, Trainer] = {}
         self._groups: dict[str, Group] = {}
@@ -79,7 +79,7 @@ class Agent:
 
     async def start(self) -> None:
         """Begin to watch. Returns when the agent listens; nodes become Ready a little later."""
-        self.api = AsyncApi(self._access)
+        self.api = AsyncApi(self.access)
         await self._kubelet.start()
         self.spawn(self.api.watch("/api/v1/nodes", self._on_node, selector=f"{SIMULATED}=true"))
         self.spawn(self.api.watch("/api/v1/pods", self._on_pod))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -13,14 +14,15 @@ from infra.sandbox.access import MERGE_PATCH, Access, Answer
 
 Object = dict[str, Any]
 CONNECTIONS = 24
-TRIES = 6
+FAILED_TRIES = 5  # of a request to which the server says 500
 WATCH_SECONDS = 600  # the server ends a watch by itself; the next one goes on from the same version
 RETRY_SECONDS = 0.2  # wall-clock: a server that is away is not simulated time
+LONGEST_RETRY_SECONDS = 2.0
 AGAIN = (408, 429, 500, 502, 503, 504)
 
 
 class AsyncApi:
-    """Requests with retries on a server that is away or busy. Raises `Answer` for everything else."""
+    """Requests that wait for a server that is away or busy. Raises `Answer` for every other refusal."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -48,7 +50,7 @@ class AsyncApi:
         """Send one request; the JSON object of the answer."""
         payload = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": content_type}
-        for attempt in range(TRIES):
+        for attempt in itertools.count():
             try:
                 async with self._session.request(
                     method, self.access.url + path, data=payload, params=params, headers=headers
@@ -56,13 +58,13 @@ class AsyncApi:
                     data = await response.read()
                     if response.status < 400:
                         return _object(data)
-                    answer = Answer(method, path, response.status, str(_object(data).get("message", ""))[:300])
-                    if response.status not in AGAIN or attempt == TRIES - 1:
-                        raise answer
+                    final = response.status not in AGAIN or (response.status == 500 and attempt >= FAILED_TRIES)
+                    if final:
+                        message = str(_object(data).get("message", ""))[:300]
+                        raise Answer(method, path, response.status, message)
             except (aiohttp.ClientError, TimeoutError):
-                if attempt == TRIES - 1:
-                    raise
-            await asyncio.sleep(RETRY_SECONDS * 2**attempt)
+                pass  # the server is away: a kubelet waits for it, however long
+            await asyncio.sleep(min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2**attempt))
         raise AssertionError("unreachable: the loop returns or raises")
 
     async def patch(self, path: str, body: object) -> Object | None:
