@@ -89,9 +89,8 @@ class DaemonSets:
             raise failure
 
     def _pods_by_node(self, daemon_set: Object) -> dict[str, list[PodFacts]]:
-        matches = label_matcher(daemon_set["spec"].get("selector"))
         groups: dict[str, list[PodFacts]] = {}
-        for pod in owned.claimed(self._cluster, daemon_set, DAEMON_SET, matches):
+        for pod in owned.claimed(self._cluster, daemon_set, DAEMON_SET):
             node = target_node(pod)
             if node and not (pod.finished and pod.deleting):
                 groups.setdefault(node, []).append(pod)

@@ -113,7 +113,7 @@ class Budgets:
         if budget is None:
             return
         facts = self._cluster.view.pods
-        pods = [facts[each] for each in sorted(self._members.get(key, ())) if each in facts]
+        pods = [facts[each] for each in self._members.get(key, ()) if each in facts]
         if not pods:
             self._cluster.events.emit(budget, BUDGET, "Normal", "NoPods", "No matching pods found", SOURCE)
         try:
@@ -124,8 +124,9 @@ class Budgets:
         if unmanaged:
             self._warn_unmanaged(budget)
         now = self._cluster.now()
-        disrupted, recheck = self._disrupted(budget, pods, now)
-        healthy = sum(pod.ready and not pod.deleting and pod.key[1] not in disrupted for pod in pods)
+        disrupted, recheck = self._disrupted(budget, now)
+        healthy = sum(pod.ready and not pod.deleting for pod in pods)
+        healthy -= sum(facts[key[0], name].ready for name in disrupted)
         allowed = healthy - desired if expected > 0 and healthy > desired else 0
         status = _new_status(budget, healthy, desired, expected, allowed, disrupted, self._cluster.stamp())
         self._cluster.write_status(BUDGET, budget, status)
@@ -210,23 +211,22 @@ class Budgets:
             value = value.get(part) if isinstance(value, dict) else None
         return value if isinstance(value, int) else 0
 
-    def _disrupted(
-        self, budget: Object, pods: Iterable[PodFacts], now: datetime
-    ) -> tuple[dict[str, str], datetime | None]:
+    def _disrupted(self, budget: Object, now: datetime) -> tuple[dict[str, str], datetime | None]:
         """Evicted pods that still wait for their deletion, and when to look again."""
-        known = (budget.get("status") or {}).get("disruptedPods") or {}
+        key = key_of(budget)
+        members = self._members.get(key, {})
         left: dict[str, str] = {}
         recheck: datetime | None = None
-        for pod in pods:
-            moment = known.get(pod.key[1])
-            if moment is None or pod.deleting:
+        for name, moment in ((budget.get("status") or {}).get("disruptedPods") or {}).items():
+            pod = self._cluster.view.pods.get((key[0], name))
+            if pod is None or pod.deleting or pod.key not in members:
                 continue
             due = parse_time(moment) + PATIENCE
             if due < now:
-                message = f"Pod was expected by PDB {pod.key[0]}/{pod.key[0]} to be deleted but it wasn't"
+                message = f"Pod was expected by PDB {key[0]}/{key[0]} to be deleted but it wasn't"
                 self._cluster.events.emit(pod.obj, POD, "Warning", "NotDeleted", message, SOURCE)
                 continue
-            left[pod.key[1]] = moment
+            left[name] = moment
             recheck = due if recheck is None else min(recheck, due)
         return left, recheck
 

@@ -16,7 +16,6 @@ from infra.sandbox.control_plane.controllers.objects import (
     seconds_since,
     with_condition,
 )
-from infra.sandbox.control_plane.controllers.selectors import label_matcher
 from infra.sandbox.control_plane.controllers.view import PodFacts
 from infra.sandbox.control_plane.controllers.work import Key
 from infra.sandbox.control_plane.errors import ApiError
@@ -86,8 +85,7 @@ class Jobs:
     # Observe
 
     def _observe(self, job: Object) -> Sync:
-        matches = label_matcher(job["spec"].get("selector"))
-        pods = owned.claimed(self._cluster, job, JOB, matches, finalizer=rules.FINALIZER)
+        pods = owned.claimed(self._cluster, job, JOB, finalizer=rules.FINALIZER)
         active = [pod for pod in pods if pod.active]
         uid = job["metadata"]["uid"]
         countable = [pod for pod in pods if rules.has_finalizer(pod) and self._index_is_valid(job, pod)]

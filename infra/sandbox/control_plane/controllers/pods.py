@@ -11,7 +11,7 @@ from functools import cmp_to_key
 from infra.clock import parse_time
 from infra.sandbox.control_plane.controllers.cluster import Cluster
 from infra.sandbox.control_plane.controllers.objects import Object, is_deleting, labels_of
-from infra.sandbox.control_plane.controllers.selectors import Matcher
+from infra.sandbox.control_plane.controllers.selectors import label_matcher
 from infra.sandbox.control_plane.controllers.view import PodFacts
 from infra.sandbox.control_plane.resources import Kind
 
@@ -23,7 +23,6 @@ def claimed(
     cluster: Cluster,
     owner: Object,
     kind: Kind,
-    matches: Matcher,
     *,
     adopts: Callable[[PodFacts], bool] | None = None,
     finalizer: str = "",
@@ -33,11 +32,13 @@ def claimed(
     `adopts` says which of the bare pods that the selector matches may be adopted (all by default); `finalizer` is
     put on them.
     """
+    selector = owner["spec"].get("selector")
+    matches = label_matcher(selector)
     uid = owner["metadata"]["uid"]
     namespace = owner["metadata"]["namespace"]
     mine = []
     for pod in cluster.view.pods_of(uid):
-        if matches(labels_of(pod.obj)):
+        if pod.is_selected(selector, matches):
             mine.append(pod)
         elif not is_deleting(owner) and not pod.deleting:
             cluster.release_pod(pod, uid)

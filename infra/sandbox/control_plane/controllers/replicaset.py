@@ -44,8 +44,7 @@ class ReplicaSets:
         replica_set = self._cluster.get(REPLICA_SET, key)
         if replica_set is None:
             return
-        matches = label_matcher(replica_set["spec"].get("selector"))
-        mine = pods.claimed(self._cluster, replica_set, REPLICA_SET, matches)
+        mine = pods.claimed(self._cluster, replica_set, REPLICA_SET)
         active = [pod for pod in mine if pod.active]
         failure: ApiError | None = None
         if not is_deleting(replica_set):
@@ -99,9 +98,9 @@ class ReplicaSets:
         wanted = (spec["template"].get("metadata") or {}).get("labels") or {}
         wait = spec.get("minReadySeconds") or 0
         ready = [pod for pod in active if pod.ready]
-        pauses = [available_in(pod.ready_since, wait, now) for pod in ready]
-        available = sum(pause <= 0 for pause in pauses)
-        labelled = sum(all(labels_of(p.obj).get(k) == v for k, v in wanted.items()) for p in active)
+        pauses = [available_in(pod.ready_since, wait, now) for pod in ready] if wait else []
+        available = len(ready) - sum(pause > 0 for pause in pauses)
+        labelled = sum(pod.has_labels(wanted) for pod in active)
         conditions = list((replica_set.get("status") or {}).get("conditions") or ())
         known = condition(replica_set, "ReplicaFailure")
         if failure is not None and known is None:

@@ -21,7 +21,6 @@ from infra.sandbox.control_plane.controllers.objects import (
     labels_of,
     owner_reference,
 )
-from infra.sandbox.control_plane.controllers.selectors import label_matcher
 from infra.sandbox.control_plane.controllers.view import PodFacts
 from infra.sandbox.control_plane.controllers.work import Key
 from infra.sandbox.control_plane.errors import ApiError
@@ -68,12 +67,11 @@ class StatefulSets:
         stateful_set = self._cluster.get(STATEFUL_SET, key)
         if stateful_set is None:
             return
-        matches = label_matcher(stateful_set["spec"].get("selector"))
 
         def is_named(pod: PodFacts) -> bool:
             return _ordinal(stateful_set, pod.key[1]) >= 0
 
-        claimed = owned.claimed(self._cluster, stateful_set, STATEFUL_SET, matches, adopts=is_named)
+        claimed = owned.claimed(self._cluster, stateful_set, STATEFUL_SET, adopts=is_named)
         pods = [pod for pod in claimed if is_named(pod)]
         history = revisions.find(self._cluster, stateful_set, STATEFUL_SET, hash_label=REVISION_LABEL)
         named = (stateful_set.get("status") or {}).get("currentRevision")

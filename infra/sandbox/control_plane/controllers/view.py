@@ -5,10 +5,11 @@ Pods by owner, node and namespace; objects by UID and by owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from infra.sandbox.control_plane.controllers.objects import Object, condition, controller_of, key_of
+from infra.sandbox.control_plane.controllers.objects import Object, condition, controller_of, key_of, labels_of
+from infra.sandbox.control_plane.controllers.selectors import Matcher
 from infra.sandbox.control_plane.controllers.work import Key
 from infra.sandbox.control_plane.resources import Kind
 
@@ -25,22 +26,41 @@ class PodFacts:
     ready: bool
     ready_since: str | None
     deleting: bool
+    finished: bool
+    """Succeeded or Failed."""
+    active: bool
+    """Neither finished nor on its way out."""
     owner: str
     """UID of the controller, "" for a bare pod."""
+    judged_by: object = None
+    """The selector that `selected` speaks of; the very dict, which stays the same while its owner's spec does."""
+    selected: bool = False
+    labelled_by: object = None
+    labelled: bool = False
+    """Carries all labels of `labelled_by`, its owner's template labels."""
 
-    @property
-    def finished(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+    def is_selected(self, selector: Object | None, matches: Matcher) -> bool:
+        """Whether the owner's selector matches, remembered until one of them changes."""
+        if self.judged_by is not selector or selector is None:
+            self.judged_by = selector
+            self.selected = matches(labels_of(self.obj))
+        return self.selected
 
-    @property
-    def active(self) -> bool:
-        """Neither finished nor on its way out."""
-        return not self.deleting and self.phase not in ("Succeeded", "Failed")
+    def has_labels(self, wanted: Mapping[str, str]) -> bool:
+        """Whether the pod carries all these labels, remembered like that too."""
+        if self.labelled_by is not wanted:
+            own = labels_of(self.obj)
+            self.labelled_by = wanted
+            self.labelled = all(own.get(key) == value for key, value in wanted.items())
+        return self.labelled
 
 
 def facts_of(pod: Object) -> PodFacts:
     """Read a pod."""
     status = pod.get("status") or {}
+    phase = status.get("phase") or "Pending"
+    finished = phase in ("Succeeded", "Failed")
+    deleting = bool(pod["metadata"].get("deletionTimestamp"))
     ready = condition(pod, "Ready")
     is_ready = ready is not None and ready.get("status") == "True"
     owner = controller_of(pod)
@@ -49,10 +69,12 @@ def facts_of(pod: Object) -> PodFacts:
         obj=pod,
         uid=pod["metadata"]["uid"],
         node=pod["spec"].get("nodeName") or "",
-        phase=status.get("phase") or "Pending",
+        phase=phase,
         ready=is_ready,
         ready_since=ready.get("lastTransitionTime") if ready and is_ready else None,
-        deleting=bool(pod["metadata"].get("deletionTimestamp")),
+        deleting=deleting,
+        finished=finished,
+        active=not deleting and not finished,
         owner=owner["uid"] if owner else "",
     )
 
