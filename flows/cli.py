@@ -70,7 +70,10 @@ def _load(path: str, model: type[Spec], kubeconfig: str | None, context: str | N
     from flows import specs
 
     spec = specs.load(path, model)
-    given = {"kubeconfig": kubeconfig, "context": context}
+    from pathlib import Path
+
+    absolute = str(Path(kubeconfig).resolve()) if kubeconfig else None
+    given = {"kubeconfig": absolute, "context": context}
     changes = {key: value for key, value in given.items() if value is not None}
     return spec.model_copy(update={"cluster": spec.cluster.model_copy(update=changes)}) if changes else spec
 
@@ -338,13 +341,20 @@ def sandbox(
 
 @app.command()
 def serve(
-    kubeconfig: Annotated[str | None, typer.Option(help="Default cluster of the scheduled revalidation")] = None,
+    spec: Annotated[str | None, typer.Option(help="Migration spec that prefills the form")] = None,
+    revalidate_spec: Annotated[str | None, typer.Option("--revalidate", help="Pools to look at on schedule")] = None,
+    cron: Annotated[str | None, typer.Option(help="When, instead of prefect.yaml's schedule")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     limit: Annotated[int, typer.Option(help="Runs at the same time")] = 3,
 ) -> int:
     """Register the four deployments with Prefect and serve them until a signal."""
     from flows import serve as serving
+    from infra.model.spec import MigrationSpec, RevalidationSpec
 
-    return serving.serve(kubeconfig=kubeconfig, limit=limit)
+    form = _load(spec, MigrationSpec, kubeconfig, context) if spec else None
+    pools = _load(revalidate_spec, RevalidationSpec, kubeconfig, context) if revalidate_spec else None
+    return serving.serve(form, pools, cron=cron, limit=limit)
 
 
 @app.command()

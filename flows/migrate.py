@@ -63,7 +63,7 @@ def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
     step(Step.READINESS)
     step(Step.VALIDATE)
     _stop_unless_open(step(Step.GATE), "the old pool is untouched, the new one is fenced off")
-    if spec.approval.required:
+    if spec.approval.ask:
         _ask(spec, run)
         step(Step.APPROVAL)
     _stop_unless_open(step(Step.MIGRATE), "nodes that are not empty are as they were, the old pool is kept")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 _DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
+_ISO_DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?$")  # as a JSON form may send it
 
 
 def parse_duration(value: object) -> timedelta:
@@ -28,12 +29,17 @@ def parse_duration(value: object) -> timedelta:
     if isinstance(value, str):
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return timedelta(seconds=float(value))
-        match = _DURATION.match(value)
+        match = _DURATION.match(value) or (_ISO_DURATION.match(value) if len(value) > 2 else None)
         if value and match:
             days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
             return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     msg = f"{value!r} is not a duration; write it as '90s', '20m', '1h30m' or '2d'"
     raise ValueError(msg)
+
+
+def lasting(text: str) -> Any:
+    """A default as a person writes it, so that the form shows "30m" and not ISO 8601. Validated like any other."""
+    return text
 
 
 def format_duration(value: timedelta) -> str:
@@ -58,7 +64,7 @@ Name = Annotated[str, Field(pattern=_NAME)]
 class Strict(BaseModel):
     """Base of everything a person writes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 class TaintSpec(Strict):
@@ -202,7 +208,7 @@ class Validation(Strict):
     )
     storage_claim: str | None = Field(default=None, description="PersistentVolumeClaim of that mount, NAMESPACE/NAME")
     budget_gpu_minutes: float = Field(default=600.0, gt=0, description="Stop measuring, and hold the gate, beyond this")
-    timeout: Duration = Field(default=timedelta(minutes=30), description="Limit for one probe")
+    timeout: Duration = Field(default=lasting("30m"), description="Limit for one probe")
 
 
 class GateSpec(Strict):
@@ -219,7 +225,7 @@ class GateSpec(Strict):
     confidence: float = Field(
         default=0.95, gt=0.5, lt=1.0, description="Of the interval that must lie within the limit"
     )
-    max_evidence_age: Duration = Field(default=timedelta(hours=12), description="Older evidence is unmeasured")
+    max_evidence_age: Duration = Field(default=lasting("12h"), description="Older evidence is unmeasured")
 
 
 class MoveMode(StrEnum):
@@ -267,7 +273,7 @@ class WorkloadRule(Strict):
         "completed; leave: its owner moves it",
     )
     checkpoint: Checkpoint = Checkpoint()
-    max_wait: Duration = Field(default=timedelta(hours=2), description="For mode wait and for a checkpoint to appear")
+    max_wait: Duration = Field(default=lasting("2h"), description="For mode wait and for a checkpoint to appear")
 
 
 class Force(Strict):
@@ -309,9 +315,7 @@ class Waves(Strict):
     size: int = Field(default=4, ge=1, description="Nodes of each later wave")
     ramp: Literal["fixed", "double"] = Field(default="double", description="Later waves: constant or doubling size")
     failure_budget: int = Field(default=0, ge=0, description="Nodes that may fail to drain before the run stops")
-    settle: Duration = Field(
-        default=timedelta(minutes=2), description="Time for replacements to become Ready after a wave"
-    )
+    settle: Duration = Field(default=lasting("2m"), description="Time for replacements to become Ready after a wave")
     windows: tuple[Window, ...] = Field(default=(), description="Waves start only within these; none: at any time")
 
 
@@ -327,24 +331,24 @@ class Drain(Strict):
     evictions_per_second: float = Field(
         default=500.0, gt=0, description="Global limit; halves by itself when the server says 429 for its own sake"
     )
-    pod_deadline: Duration = Field(default=timedelta(minutes=30), description="For one pod to leave, grace included")
-    wave_deadline: Duration = Field(default=timedelta(hours=2), description="For one wave")
-    deadline: Duration = Field(default=timedelta(hours=6), description="For the whole drain")
+    pod_deadline: Duration = Field(default=lasting("30m"), description="For one pod to leave, grace included")
+    wave_deadline: Duration = Field(default=lasting("2h"), description="For one wave")
+    deadline: Duration = Field(default=lasting("6h"), description="For the whole drain")
 
 
 class Soak(Strict):
     """Time with conditions, between the last wave and retirement."""
 
-    duration: Duration = Field(default=timedelta(hours=1))
-    interval: Duration = Field(default=timedelta(minutes=5), description="Between two looks at the workloads")
+    duration: Duration = Field(default=lasting("1h"))
+    interval: Duration = Field(default=lasting("5m"), description="Between two looks at the workloads")
     repeat_proof: bool = Field(default=True, description="Prove the transport again at the end, on idle nodes")
 
 
 class Approval(Strict):
     """Who must say yes, and where."""
 
-    required: bool = Field(default=False, description="Pause before work is moved, with the findings shown")
-    timeout: Duration = Field(default=timedelta(hours=24))
+    ask: bool = Field(default=False, description="Pause before work is moved, with the findings shown")
+    timeout: Duration = Field(default=lasting("24h"))
 
 
 class Retire(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -114,13 +115,33 @@ def test_a_file_that_is_not_there_is_refused_with_a_place_to_start(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("20m", 1200), ("1h30m", 5400), ("2d", 172800), (45, 45), ("45", 45)]
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("20m", 1200),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        (45, 45),
+        ("45", 45),
+        ("PT30M", 1800),
+        ("P1DT2H", 93600),
+    ],
+    [
+        ("90s", 90),
+        ("20m", 1200),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        (45, 45),
+        ("45", 45),
+        ("PT30M", 1800),
+        ("P1DT2H", 93600),
+    ],
 )
 def test_durations_are_read_in_the_spellings_of_the_field(text: object, seconds: int) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "1x", "-5m", "m", True, None, [1]])
+@pytest.mark.parametrize("text", ["", "1x", "-5m", "m", "P", "PT", True, None, [1]])
 def test_what_is_no_duration_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
@@ -129,3 +150,11 @@ def test_what_is_no_duration_is_refused(text: object) -> None:
 def test_a_duration_is_written_as_it_can_be_read() -> None:
     for seconds in (0, 1, 59, 60, 3600, 5400, 90061):
         assert parse_duration(format_duration(timedelta(seconds=seconds))) == timedelta(seconds=seconds)
+
+
+def test_the_form_shows_durations_as_a_person_writes_them() -> None:
+    schema = json.dumps(MigrationSpec.model_json_schema())
+
+    assert '"default": "30m"' in schema
+    assert "PT30M" not in schema
+    assert '"required": {' not in schema, "Prefect takes a property of this name for the schema's own keyword"
