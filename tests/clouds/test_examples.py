@@ -10,7 +10,11 @@ import yaml
 from infra.model.spec import MigrationSpec
 from infra.sandbox.clouds import names
 
-EXAMPLES = sorted(f.name for f in resources.files("infra.examples").iterdir() if f.name.endswith(".yaml"))
+EXAMPLES = sorted(
+    f.name
+    for f in resources.files("infra.examples").iterdir()
+    if f.name.endswith(".yaml") and not f.name.endswith("-revalidate.yaml")
+)
 
 
 def load(name: str) -> MigrationSpec:
