@@ -202,6 +202,7 @@ class Validation(Strict):
     )
     train_step: bool = Field(default=True, description="Compare training-step time with the source pool")
     train_steps: int = Field(default=40, ge=10, le=1000, description="Measured steps per side, warm-up not counted")
+    train_batch: int = Field(default=5, ge=1, le=256, description="Sequences per GPU and step")
     storage: bool = Field(default=True, description="Probe the Lustre mount, if the pool has one")
     storage_image: str = Field(
         default="docker.io/xridge/fio:3.13-r1", description="Any image with fio 3; the reference image has none"

@@ -154,7 +154,10 @@ def train_step(validation: Validation) -> Probe | None:
         mode=Mode.PINNED,
         image=validation.image,
         proves="a training step is faster than on the source pool",
-        args=("--preset", "qwen2.5-14b", "--steps", str(validation.train_steps), "--warmup", str(warmup)),
+        args=(
+            *("--preset", "qwen2.5-14b", "--batch", str(validation.train_batch)),
+            *("--steps", str(validation.train_steps), "--warmup", str(warmup)),
+        ),
         timeout_seconds=validation.timeout.total_seconds(),
         # 6.07 s a step was published for this shape on 16 H200 over EFA; two minutes to start and shard
         seconds=120 + 6.1 * (validation.train_steps + warmup),
