@@ -17,8 +17,9 @@ from infra.kube import switches
 from infra.kube.api import Kube
 from infra.kube.inside import post_to, run_in
 from infra.kube.view import View
-from infra.model.gangs import GANG_KINDS, GangKind, Means
+from infra.model.gangs import GANG_KINDS, SURGE_KIND, GangKind, Means
 from infra.model.spec import Checkpoint, Drain, MoveMode, WorkloadRule
+from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
 from tasks.rules.gangs import Gang
 from tasks.rules.outcome import End
@@ -41,11 +42,27 @@ class GangEnd:
     stopped: str = ""
     running: str = ""
 
+    @property
+    def harm(self) -> Finding | None:
+        """We have stopped it and it does not run: nothing else may move before a person has looked."""
+        if not self.stopped or self.running:
+            return None
+        return Finding(
+            level=Level.BLOCK,
+            code=self.code,
+            object=self.workload,
+            observed=f"was stopped at {self.stopped}; {self.reason}",
+            expected=f"{self.ranks} ranks Running on the target",
+            remedy="mend what keeps its pods from running, then run again: it goes on from here",
+        )
+
 
 Work = Generator[None, None, GangEnd]  # yields while it waits
 
 
-class _Failed(Exception):
+class Failed(Exception):
+    """A move that cannot go on."""
+
     def __init__(self, code: str, reason: str, end: End = End.FAILED) -> None:
         self.code, self.reason, self.end = code, reason, end
         super().__init__(reason)
@@ -101,9 +118,9 @@ class Mover:
             if rule.mode in (MoveMode.WAIT, MoveMode.LEAVE):
                 yield from self._await_own_end(workload, noted, rule)
             else:
-                noted = yield from self._stages(row, namespace, name, noted, rule, workload)
+                yield from self._stages(row, namespace, name, noted, rule, workload)
             end, code, reason = End.DRAINED, "", ""
-        except _Failed as failure:
+        except Failed as failure:
             end, code, reason = failure.end, failure.code, failure.reason
         except PoolshiftError as error:
             end, code, reason = End.UNKNOWN, "unreachable", error.wording()
@@ -118,39 +135,40 @@ class Mover:
 
     def _stages(
         self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule, workload: str
-    ) -> Generator[None, None, dict[str, Any]]:
+    ) -> Generator[None]:
         raw = self._read(row, namespace, name, workload)
-        noted = switches.memory(raw, self.run) or noted
+        noted.update(switches.memory(raw, self.run) or {})
         if noted["stage"] == "new" and self._is_stopped(row, raw):
-            raise _Failed("gang-stopped", "was already suspended by somebody else")
+            raise Failed("gang-stopped", "was already suspended by somebody else")
         if noted["stage"] in ("new", "asked") and rule.mode is MoveMode.CHECKPOINT:
-            noted = yield from self._checkpoint(row, raw, noted, rule, workload)
+            yield from self._checkpoint(row, raw, noted, rule, workload)
             raw = self._read(row, namespace, name, workload)
         if noted["stage"] in ("new", "asked"):
-            noted = {**noted, "stage": "stopped", "before": row.read_switch(raw), "stopped": self._now()}
+            noted.update(stage="stopped", before=row.read_switch(raw), stopped=self._now())
             self.say(f"{workload}: stopping {noted['ranks']} pods as one")
             raw = self._write(row, raw, noted, switches.stop_patch(row))
         if noted["stage"] == "stopped":
             if row.means is Means.COMMAND:
                 switches.command(self.kube, raw, "AbortJob", self.run)
-            yield from self._await(
+            yield from self.wait_for(
                 lambda: not self._members(noted), self.limit, workload, "gang-not-stopped", "pods are still there"
             )
-            noted = {**noted, "stage": "started"}
+            noted.update(stage="started")
             self.say(f"{workload}: starting again on the target")
             raw = self._write(row, self._read(row, namespace, name, workload), noted, _start(row, noted))
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
-        self._await(lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted))
-        noted = {**noted, "running": self._now()}
+        yield from self.wait_for(
+            lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted)
+        )
+        noted.update(running=self._now())
         switches.forget(self.kube, row, raw)
         self.say(f"{workload}: all {noted['ranks']} ranks run on the target")
-        return noted
 
     def _read(self, row: GangKind, namespace: str, name: str, workload: str) -> dict[str, Any]:
         raw = switches.read(self.kube, row, namespace, name)
         if raw is None:
-            raise _Failed("gang-gone", f"{workload} is gone")
+            raise Failed("gang-gone", f"{workload} is gone")
         return raw
 
     def _write(
@@ -162,7 +180,7 @@ class Mover:
                 return switches.note(self.kube, row, raw, noted, patch)
             except Conflict:
                 raw = self._read(row, meta["namespace"], meta["name"], str(meta["name"]))
-        raise _Failed("conflict", "others kept changing it while we tried")
+        raise Failed("conflict", "others kept changing it while we tried")
 
     @staticmethod
     def _is_stopped(row: GangKind, raw: Mapping[str, Any]) -> bool:
@@ -179,12 +197,12 @@ class Mover:
 
     def _checkpoint(
         self, row: GangKind, raw: dict[str, Any], noted: dict[str, Any], rule: WorkloadRule, workload: str
-    ) -> Generator[None, None, dict[str, Any]]:
+    ) -> Generator[None]:
         """Ask for a checkpoint and see one that is newer than the question."""
         way = rule.checkpoint
         if noted["stage"] == "new":
             was = self._newest(way, noted) if way.via == "annotation" else None
-            noted = {**noted, "stage": "asked", "asked": self._now(), "was": rfc3339(was) if was else ""}
+            noted.update(stage="asked", asked=self._now(), was=rfc3339(was) if was else "")
             self._write(row, raw, noted, None)
             self.say(f"{workload}: asking for a checkpoint (newest: {noted['was'] or 'none known'})")
         if way.via == "annotation":
@@ -200,11 +218,11 @@ class Mover:
             return bool(seen)
 
         left = max(timedelta(0), rule.max_wait - (self.clock.now() - asked))
-        yield from self._await(
+        yield from self.wait_for(
             newer, left, workload, "no-checkpoint", f"no checkpoint newer than {noted['asked']} was seen"
         )
         self.say(f"{workload}: checkpoint of {rfc3339(seen[-1])} seen")
-        return {**noted, "checkpoint": rfc3339(seen[-1])}
+        noted.update(checkpoint=rfc3339(seen[-1]))
 
     def _newest(self, way: Checkpoint, noted: Mapping[str, Any]) -> datetime | None:
         """The time of the newest checkpoint as the job tells it; None when it tells none that can be read."""
@@ -253,7 +271,7 @@ class Mover:
 
     def _await_own_end(self, workload: str, noted: Mapping[str, Any], rule: WorkloadRule) -> Generator[None]:
         self.say(f"{workload}: waiting at most {rule.max_wait} for it to leave by itself")
-        yield from self._await(
+        yield from self.wait_for(
             lambda: not any(p.node in self.off for p in self._members(noted)),
             rule.max_wait,
             workload,
@@ -261,17 +279,18 @@ class Mover:
             f"has not left the source pool by itself within {rule.max_wait}",
         )
 
-    def _await(
+    def wait_for(
         self, done: Callable[[], bool], limit: timedelta, workload: str, code: str, reason: str | Callable[[], str]
     ) -> Generator[None]:
+        """Yield until `done`. Raises Failed (`code`, `reason`) at the limit, or when the run is cancelled."""
         end = self.clock.now() + limit
         while not done():
             if self.cancelled():
-                raise _Failed("cancelled", f"{workload} was left as it is", End.UNKNOWN)
+                raise Failed("cancelled", f"{workload} was left as it is", End.UNKNOWN)
             if self.clock.now() > end:
                 if self.view.lost is not None:
-                    raise _Failed("unreachable", self.view.lost.observed, End.UNKNOWN)
-                raise _Failed(code, reason if isinstance(reason, str) else reason())
+                    raise Failed("unreachable", self.view.lost.observed, End.UNKNOWN)
+                raise Failed(code, reason if isinstance(reason, str) else reason())
             yield
 
     def _now(self) -> str:
@@ -305,9 +324,15 @@ def unfinished(kube: Kube, run: str) -> Sequence[tuple[GangKind, dict[str, Any]]
 
 def restore(kube: Kube, run: str) -> tuple[str, ...]:
     """Start every gang that this run has stopped, and take our marks off. Idempotent. Returns their names."""
+    from tasks.surge import lower  # which builds on this module
+
     names = []
     for row, raw in switches.marked(kube, run):
         noted = switches.memory(raw, run) or {}
+        if row is SURGE_KIND:
+            lower(kube, raw, noted)
+            names.append(f"deployment {raw['metadata']['namespace']}/{raw['metadata']['name']}")
+            continue
         stopped = noted.get("stage") == "stopped"
         if stopped and row.means is Means.COMMAND:
             switches.command(kube, raw, "ResumeJob", run)

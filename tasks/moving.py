@@ -12,6 +12,7 @@ from infra.errors import PoolshiftError
 from infra.kube.api import Kube
 from infra.kube.read import snapshot
 from infra.kube.view import View
+from infra.model.gangs import SURGE_KIND
 from infra.model.record import PRIOR
 from infra.model.spec import Drain, MigrationSpec
 from infra.model.verdict import Finding
@@ -21,13 +22,14 @@ from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, unfence
 from tasks.gangs import GangEnd, Mover, Work, unfinished
 from tasks.rules.decision import Act, Allowed, Context, Decision
-from tasks.rules.drain import decide, drains_last
+from tasks.rules.drain import decide, drains_last, surging
 from tasks.rules.fencing import prior_of
 from tasks.rules.gangs import find_gangs, judge_gang
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
 from tasks.rules.placement import shape_of
 from tasks.rules.settling import Health, health, unsettled
 from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
+from tasks.surge import surge
 
 _STAYS, _LEAVES = Sentence(fate=Fate.STAY), Sentence(fate=Fate.LEAVE)
 _LOOK = timedelta(seconds=5)  # between two looks at replacements or at a window, on the run's clock
@@ -120,7 +122,12 @@ def pod_end_dict(left: PodEnd) -> dict[str, str]:
 def allowed_by(drain: Drain) -> Allowed:
     """The spec's opt-ins as the rules read them."""
     force = drain.force
-    return Allowed(bare_pods=force.bare_pods, empty_dir=force.empty_dir, do_not_disrupt=force.do_not_disrupt)
+    return Allowed(
+        bare_pods=force.bare_pods,
+        empty_dir=force.empty_dir,
+        do_not_disrupt=force.do_not_disrupt,
+        surge=drain.surge,
+    )
 
 
 def judge_with(
@@ -179,6 +186,8 @@ class _Move:
         """Waves until all is done, or one goes wrong. Sets `reason` when it stopped early."""
         now = self.look()
         self.finish_gangs()
+        if self.reason:
+            return
         done = self.emptied_before(now)
         self.ends.update(dict.fromkeys(done, End.DRAINED))
         left = [n for n in self.source if n not in done and n in now.node_by_name]
@@ -205,10 +214,12 @@ class _Move:
                 return
 
     def emptied_before(self, now: Snapshot) -> set[str]:
-        """Source nodes that an earlier attempt of this run cordoned, and that are proven empty."""
+        """Source nodes that this run cordoned before, or that are gone from the cluster, and that are proven empty."""
         mine = {}
         for name in self.source:
             node = now.node_by_name.get(name)
+            if node is None:
+                mine[name] = ""
             raw = {"metadata": {"name": name, "annotations": dict(node.annotations)}} if node else None
             prior = prior_of(raw, self.run) if raw and PRIOR in raw["metadata"]["annotations"] else None
             if node is not None and prior and prior.get("cordoned") and node.unschedulable:
@@ -237,9 +248,17 @@ class _Move:
     def finish_gangs(self) -> None:
         """Gangs that were stopped when the run was: first of all they must run again."""
         mover = self.mover()
-        for end in mover.all([mover.resume(row, raw, self.drain) for row, raw in unfinished(self.kube, self.run)]):
+        works = [
+            surge(mover, raw["metadata"]["namespace"], raw["metadata"]["name"])
+            if row is SURGE_KIND
+            else mover.resume(row, raw, self.drain)
+            for row, raw in unfinished(self.kube, self.run)
+        ]
+        for end in mover.all(works):
             if end.end is not End.DRAINED:
                 self.say(f"{end.workload}: {end.reason}")
+            if end.harm is not None:
+                self.reason = end.harm.wording()
 
     def await_window(self) -> bool:
         """Sleep until a window is open; False when the run was cancelled or out of time meanwhile."""
@@ -262,8 +281,9 @@ class _Move:
         uids = {n.name: n.uid for n in stored}
         now = self.look()
         before = health(now, uids)
-        gang_ends, held = self.gangs(now, tuple(uids))
         context = Context(snapshot=now, allowed=allowed_by(self.drain), target=self._shape(now))
+        self.surges(now, context, uids)
+        gang_ends, held = self.gangs(now, tuple(uids))
         evicted = self.evictor.tally.gone
         left = self.evictor.empty(
             uids,
@@ -273,6 +293,7 @@ class _Move:
             on_progress=lambda p: self.say(f"{title}: {p.wording()}"),
             cancelled=self.cancelled,
         )
+        uids |= dict.fromkeys(set(wave.nodes) - set(uids), "")  # nodes that went meanwhile: empty if no pod names them
         unproven = verify_empty(self.kube, uids)
         bad = {f.object for f in unproven}
         whole = any(f.code == "emptiness-unverified" for f in unproven)
@@ -283,7 +304,9 @@ class _Move:
             for name in uids
         }
         drained = {n for n, end in nodes.items() if end is End.DRAINED}
-        harm = self.settle(before, drained) if drained and not self.cancelled() else ()
+        harm = tuple(h for g in gang_ends if (h := g.harm) is not None)
+        if drained and not harm and not self.cancelled():
+            harm = self.settle(before, drained)
         return WaveReport(
             number=wave.number,
             of=of,
@@ -295,6 +318,19 @@ class _Move:
             moved=self.evictor.tally.gone - evicted,
             seconds=(self.clock.now() - began).total_seconds(),
         )
+
+    def surges(self, now: Snapshot, context: Context, nodes: Iterable[str]) -> None:
+        """Deployments of one replica: a second one first. What does not work out is evicted like the rest."""
+        roots = {
+            (root.namespace, root.name)
+            for pod in now.on(nodes)
+            if sentence_of(decide(pod, context)) is _LEAVES and surging(pod, context)
+            if not pod.finished and not pod.terminating and (root := now.root(pod.owner)) is not None
+        }
+        mover = self.mover()
+        for end in mover.all([surge(mover, namespace, name) for namespace, name in sorted(roots)]):
+            if end.end is not End.DRAINED:
+                self.say(f"{end.workload}: {end.reason}")
 
     def gangs(self, now: Snapshot, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
         """Move every gang that has a member on the nodes. Members of one that did not move are held, not evicted."""
@@ -405,7 +441,9 @@ def move(
         if work.reason:
             restored = _restore(kube, run, work, say)
     end = worst_end(work.ends.values())
-    if end is End.DRAINED and work.reason:
+    if not source:
+        end, work.reason = End.UNKNOWN, "no source node was named, so nothing can be said to be empty"
+    elif end is End.DRAINED and (work.reason or set(work.ends) != set(source)):
         end = End.FAILED
     return MoveReport(
         end=end,

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.errors import Conflict, Forbidden, NotFound
 from infra.kube.api import MERGE_PATCH, Kube
-from infra.model.gangs import GANG_KINDS, GangKind, Means
+from infra.model.gangs import GANG_KINDS, SURGE_KIND, GangKind, Means
 from infra.model.record import PRIOR, RUN
 
 Raw = dict[str, Any]
@@ -111,8 +111,8 @@ def command(kube: Kube, raw: Mapping[str, Any], action: str, run: str) -> None:
 def marked(kube: Kube, run: str) -> Iterator[tuple[GangKind, Raw]]:
     """Every switch that this run has its mark on. Kinds that the cluster does not serve are not asked for."""
     served = {g.get("name") for g in kube.request("GET", "/apis").get("groups") or ()}
-    for row in GANG_KINDS:
-        if row.group not in served and row.group != "batch":
+    for row in (*GANG_KINDS, SURGE_KIND):
+        if row.group not in served:
             continue
         try:
             found = list(kube.list(row.path(), {"labelSelector": f"{RUN}={run}"}))

@@ -128,6 +128,16 @@ GANG_KINDS: tuple[GangKind, ...] = (
     GangKind(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters", pod_label="ray.io/cluster"),
 )
 
+# No gang, but switched alike: its replicas are raised for a moment, with the same memory on it.
+SURGE_KIND = GangKind(
+    kind="Deployment",
+    group="apps",
+    version="v1",
+    plural="deployments",
+    means=Means.SCALE,
+    field=("spec", "replicas"),
+)
+
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"  # label on a job: Kueue owns its suspend switch
 KUEUE_JOB_UID = "kueue.x-k8s.io/job-uid"  # label on a Workload: the job it stands for
 

@@ -45,6 +45,7 @@ class Allowed:
     empty_dir: bool = False
     do_not_disrupt: bool = False
     ignore_daemonsets: bool = True
+    surge: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,6 +229,13 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
             remedy="mend those pods, or set unhealthyPodEvictionPolicy: AlwaysAllow",
             detail={**detail, "unhealthy": list(found.unhealthy)},
         )
+    if found.never and surging(pod, ctx):
+        return Decision(
+            act=Act.WAIT,
+            code="surge-first",
+            reason=f"budget {names[0]}: {found.never}; a second replica is started first",
+            detail=detail,
+        )
     if found.never:
         return Decision(
             act=Act.BLOCK,
@@ -299,7 +306,15 @@ def _comes_back(pod: Pod, _: Context) -> Decision | None:
     )
 
 
+def surging(pod: Pod, ctx: Context) -> bool:
+    """Is it the one replica of a Deployment that may run two for a while, and may we let it?"""
+    root = ctx.snapshot.root(pod.owner)
+    return ctx.allowed.surge and root is not None and root.kind == "Deployment" and root.surge and root.replicas == 1
+
+
 def _single(pod: Pod, ctx: Context) -> Decision | None:
+    if surging(pod, ctx):
+        return None
     owner = ctx.snapshot.workload_by_uid.get(pod.owner.uid) if pod.owner else None
     if owner is None or owner.kind not in ("ReplicaSet", "StatefulSet") or owner.replicas != 1:
         return None

@@ -154,7 +154,12 @@ def plan_move(
     force = drain.force
     ctx = Context(
         snapshot=snapshot,
-        allowed=Allowed(bare_pods=force.bare_pods, empty_dir=force.empty_dir, do_not_disrupt=force.do_not_disrupt),
+        allowed=Allowed(
+            bare_pods=force.bare_pods,
+            empty_dir=force.empty_dir,
+            do_not_disrupt=force.do_not_disrupt,
+            surge=drain.surge,
+        ),
         target=target,
     )
     gangs = find_gangs(snapshot, drain, source_nodes)

@@ -45,11 +45,12 @@ def make_kube(url: str, clock: Clock | None = None) -> Kube:
 class Kubelet:
     """Runs every pod that is bound to a node, and lets go of those that are told to end.
 
-    `never_ready` and `never_ends` are asked for each pod; what they hold back stays held back.
+    `never_runs`, `never_ready` and `never_ends` are asked for each pod; what they hold back stays held back.
     """
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
+        self.never_runs: Callable[[Raw], bool] = lambda _: False
         self.never_ready: Callable[[Raw], bool] = lambda _: False
         self.never_ends: Callable[[Raw], bool] = lambda _: False
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -84,6 +85,8 @@ class Kubelet:
         meta, status = pod["metadata"], pod.get("status") or {}
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         if not (pod.get("spec") or {}).get("nodeName"):
+            return
+        if not meta.get("deletionTimestamp") and self.never_runs(pod):
             return
         if meta.get("deletionTimestamp"):
             if not self.never_ends(pod) and (meta["uid"], "end") not in self._done:

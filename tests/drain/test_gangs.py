@@ -18,7 +18,11 @@ from tasks.gangs import restore
 from tasks.rules.gangs import find_gangs, judge_gang
 from tasks.rules.outcome import End
 
-CUSTOM = [k for k in GANG_KINDS if k.group != "batch" and k.kind not in ("Workload", "RayJob") and k.means is not Means.COMMAND]
+CUSTOM = [
+    k
+    for k in GANG_KINDS
+    if k.group != "batch" and k.kind not in ("Workload", "RayJob") and k.means is not Means.COMMAND
+]
 OLD, NEW = ("old-0", "old-1"), ("new-0", "new-1")
 
 
@@ -27,7 +31,13 @@ def ref(kind, name, api):
 
 
 def obj(kind, name, api, owners=(), labels=None, **spec):
-    meta = {"namespace": "d", "name": name, "uid": f"uid-{kind}-{name}", "ownerReferences": list(owners), "labels": labels or {}}
+    meta = {
+        "namespace": "d",
+        "name": name,
+        "uid": f"uid-{kind}-{name}",
+        "ownerReferences": list(owners),
+        "labels": labels or {},
+    }
     return {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
 
 
@@ -42,8 +52,16 @@ class TestFinding:
         snapshot = of_objects(
             [
                 obj("TrainJob", "llm", "trainer.kubeflow.org/v1alpha1"),
-                obj("JobSet", "llm", "jobset.x-k8s.io/v1alpha2", ref("TrainJob", "llm", "trainer.kubeflow.org/v1alpha1")),
-                obj("Job", "llm-node-0", "batch/v1", ref("JobSet", "llm", "jobset.x-k8s.io/v1alpha2"), completionMode="Indexed"),
+                obj(
+                    "JobSet", "llm", "jobset.x-k8s.io/v1alpha2", ref("TrainJob", "llm", "trainer.kubeflow.org/v1alpha1")
+                ),
+                obj(
+                    "Job",
+                    "llm-node-0",
+                    "batch/v1",
+                    ref("JobSet", "llm", "jobset.x-k8s.io/v1alpha2"),
+                    completionMode="Indexed",
+                ),
                 rank("llm-0", ref("Job", "llm-node-0", "batch/v1")),
                 rank("llm-1", ref("Job", "llm-node-0", "batch/v1"), "old-1"),
             ]
@@ -148,7 +166,12 @@ def operated(kube, kube_at, url, build, kubelet):
         kube.request(
             "POST",
             row.path("default"),
-            body={"apiVersion": f"{row.group}/{row.version}", "kind": row.kind, "metadata": {"name": "llm"}, "spec": spec},
+            body={
+                "apiVersion": f"{row.group}/{row.version}",
+                "kind": row.kind,
+                "metadata": {"name": "llm"},
+                "spec": spec,
+            },
         )
         operator = Operator(kube_at(url), row, "llm", 2)
         operator.thread.start()
@@ -197,7 +220,7 @@ def test_restore_starts_what_the_run_has_stopped(kube, build, kubelet):
 def test_kinds_the_cluster_lacks_are_not_asked_for(kube):
     before = kube.requests
     assert restore(kube, "r1") == ()
-    assert kube.requests - before == 2  # the groups, and Jobs
+    assert kube.requests - before == 3  # the groups, Jobs and Deployments
     with pytest.raises(NotFound):
         kube.request("GET", "/apis/jobset.x-k8s.io/v1alpha2/jobsets")
 

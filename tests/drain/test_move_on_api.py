@@ -89,6 +89,21 @@ def test_a_gang_without_a_checkpoint_is_neither_stopped_nor_evicted(kube, pools,
     )
 
 
+def test_a_gang_whose_ranks_do_not_run_on_the_target_has_not_moved(kube, kubelet, pools, fast_clock):
+    pools.job("llm", 3, gpus=8)
+    pools.until_ready(3)
+    open_new(pools)
+    kubelet.never_runs = lambda pod: pod["spec"]["nodeName"] == "new-1"
+    rule = {"namespace": "default", "name": "llm", "mode": "restart"}
+    drain = Drain.model_validate({"workloads": [rule], "pod_deadline": "20s"})
+
+    report = move(kube, drain, OLD, NEW, "r1", fast_clock, lambda _: None)
+
+    assert report.waves[0].gangs[0].code == "gang-not-running"
+    assert report.waves[0].gangs[0].reason.startswith("2 of 3 ranks run")
+    assert not report.ok
+
+
 def test_a_gang_that_finds_no_room_stays_whole(kube, pools, fast_clock):
     pools.job("llm", 3, gpus=8)
     pools.until_ready(3)
@@ -99,6 +114,17 @@ def test_a_gang_that_finds_no_room_stays_whole(kube, pools, fast_clock):
 
     assert report.waves[0].gangs[0].code == "gang-without-room"
     assert homes(pools) >= set(OLD)
+
+
+def test_no_source_nodes_at_all_is_no_success(kube, fast_clock):
+    assert move(kube, DRAIN, (), (), "r1", fast_clock, lambda _: None).end is End.UNKNOWN
+
+
+def test_a_source_node_that_has_gone_counts_when_no_pod_names_it(kube, pools, fast_clock):
+    kube.delete("/api/v1/nodes/old-2")
+    report = move(kube, DRAIN, OLD, NEW, "r1", fast_clock, lambda _: None)
+    assert report.ok
+    assert report.nodes["old-2"] is End.DRAINED
 
 
 def test_a_failed_wave_restores_every_node_that_is_not_empty(kube, pools, fast_clock):
@@ -164,3 +190,35 @@ def test_a_gang_whose_move_was_killed_runs_whole_on_the_target(kube, pools, fast
     assert homes(pools) == set(NEW)
     job = kube.request("GET", "/apis/batch/v1/namespaces/default/jobs/llm")
     assert PRIOR not in job["metadata"].get("annotations", {})
+
+
+def test_a_single_replica_is_never_down_and_its_budget_no_obstacle(kube, pools, fast_clock):
+    pools.deployment("db", 1, budget={"minAvailable": 1})
+    pools.until_ready(1)
+    open_new(pools)
+
+    report = move(kube, DRAIN, OLD, NEW, "r1", fast_clock, lambda _: None)
+
+    assert report.ok, report.to_dict()
+    assert report.tally.sent == 0
+    pools.until_ready(1)
+    assert homes(pools) < set(NEW)
+    deployment = kube.request("GET", "/apis/apps/v1/namespaces/default/deployments/db")
+    assert deployment["spec"]["replicas"] == 1
+    assert PRIOR not in deployment["metadata"].get("annotations", {})
+
+
+def test_a_second_replica_that_never_gets_ready_is_taken_back(kube, kubelet, pools, fast_clock):
+    pools.deployment("db", 1, budget={"minAvailable": 1})
+    pools.until_ready(1)
+    open_new(pools)
+    kubelet.never_ready = lambda pod: True
+    drain = Drain.model_validate({"pod_deadline": "20s"})
+
+    report = move(kube, drain, OLD, NEW, "r1", fast_clock, lambda _: None)
+
+    assert report.end is End.FAILED
+    deployment = kube.request("GET", "/apis/apps/v1/namespaces/default/deployments/db")
+    assert deployment["spec"]["replicas"] == 1
+    pools.until_ready(1)
+    assert homes(pools) <= set(OLD)
