@@ -19,7 +19,8 @@ from infra.model.workload import Pod, Selector, Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, unfence
-from tasks.moving import MoveReport, WaveReport, move, pod_end_dict, sentence_of
+from tasks.move_report import MoveReport, WaveReport, pod_end_dict
+from tasks.moving import move, sentence_of
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end

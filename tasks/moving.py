@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,11 +21,12 @@ from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, unfence
 from tasks.gangs import GangEnd, Mover, Work, unfinished
+from tasks.move_report import MoveReport, WaveReport
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide, drains_last, surging
 from tasks.rules.fencing import prior_of
 from tasks.rules.gangs import find_gangs, judge_gang
-from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
+from tasks.rules.outcome import End, Fate, Limits, Sentence, node_end, worst_end
 from tasks.rules.placement import shape_of
 from tasks.rules.settling import Health, health, unsettled
 from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
@@ -33,90 +34,6 @@ from tasks.surge import surge
 
 _STAYS, _LEAVES = Sentence(fate=Fate.STAY), Sentence(fate=Fate.LEAVE)
 _LOOK = timedelta(seconds=5)  # between two looks at replacements or at a window, on the run's clock
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaveReport:
-    """One wave as it went. `seconds` on the run's clock; `harm` is what the gate after it found."""
-
-    number: int
-    of: int
-    nodes: Mapping[str, End]
-    left: tuple[PodEnd, ...] = ()
-    gangs: tuple[GangEnd, ...] = ()
-    harm: tuple[Finding, ...] = ()
-    unproven: tuple[Finding, ...] = ()
-    moved: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class MoveReport:
-    """How a move ended. Only `DRAINED` means that every source node is proven empty and every gate was passed.
-
-    `restored` are nodes put back as they were (untouched and failed ones); `forced` pods deleted past their budget.
-    """
-
-    end: End
-    reason: str
-    nodes: Mapping[str, End]
-    waves: tuple[WaveReport, ...]
-    restored: tuple[str, ...]
-    tally: Tally
-    requests: int
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Everything has moved."""
-        return self.end is End.DRAINED
-
-    @property
-    def forced(self) -> tuple[str, ...]:
-        """Pods deleted past their budget, as the spec allowed."""
-        return tuple(self.tally.forced)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "end": self.end.value,
-            "reason": self.reason,
-            "nodes": {name: end.value for name, end in self.nodes.items()},
-            "waves": [_wave_dict(w) for w in self.waves],
-            "restored": list(self.restored),
-            "evictions": asdict(self.tally),
-            "requests": self.requests,
-            "seconds": round(self.seconds, 1),
-        }
-
-
-def _wave_dict(wave: WaveReport) -> dict[str, Any]:
-    return {
-        "number": wave.number,
-        "of": wave.of,
-        "nodes": {name: end.value for name, end in wave.nodes.items()},
-        "left": [pod_end_dict(p) for p in wave.left],
-        "gangs": [asdict(g) for g in wave.gangs],
-        "harm": [f.to_dict() for f in wave.harm],
-        "unproven": [f.to_dict() for f in wave.unproven],
-        "moved": wave.moved,
-        "seconds": round(wave.seconds, 1),
-    }
-
-
-def pod_end_dict(left: PodEnd) -> dict[str, str]:
-    """A pod that did not leave, for a person to find: pod, node, owner, reason."""
-    pod = left.pod
-    return {
-        "pod": pod.key,
-        "uid": pod.uid,
-        "node": pod.node,
-        "owner": f"{pod.owner.kind} {pod.owner.name}" if pod.owner else "",
-        "end": left.end.value,
-        "code": left.code,
-        "reason": left.reason,
-        "remedy": left.remedy,
-    }
 
 
 def allowed_by(drain: Drain) -> Allowed:
