@@ -113,6 +113,7 @@ def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]
         **QUIET,
         "PREFECT_HOME": str(home() / "prefect"),
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_UI_API_URL": url,  # the page asks port 4200 otherwise, wherever its server listens
     }
     environment.pop("PREFECT_API_URL", None)
     log_path = home() / "prefect-server.log"

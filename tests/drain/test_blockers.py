@@ -91,15 +91,23 @@ def test_a_real_dump_is_read_as_its_case_says(case):
         pytest.param([pod(owners=owned("Node", "n1"))], [], id="a static pod by its owner"),
         pytest.param([pod(spec={"volumes": [{"name": "v", "emptyDir": {}}]})], ["local-storage"], id="emptyDir"),
         pytest.param(
-            [pod(spec={"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]})], ["local-storage"], id="emptyDir in memory"
+            [pod(spec={"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]})],
+            ["local-storage"],
+            id="emptyDir in memory",
         ),
-        pytest.param([pod(spec={"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]})], [], id="hostPath is the node's"),
         pytest.param(
-            [pod(phase="Succeeded", spec={"volumes": [{"name": "v", "emptyDir": {}}]})], [], id="emptyDir of a finished pod"
+            [pod(spec={"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]})], [], id="hostPath is the node's"
+        ),
+        pytest.param(
+            [pod(phase="Succeeded", spec={"volumes": [{"name": "v", "emptyDir": {}}]})],
+            [],
+            id="emptyDir of a finished pod",
         ),
         pytest.param([pod(owners=owned("DaemonSet", "ds"))], ["daemonset"], id="a DaemonSet nobody has seen"),
         pytest.param(
-            [pod(owners=owned("DaemonSet", "ds")), {"kind": "DaemonSet", "metadata": meta("ds")}], [], id="a DaemonSet that is there"
+            [pod(owners=owned("DaemonSet", "ds")), {"kind": "DaemonSet", "metadata": meta("ds")}],
+            [],
+            id="a DaemonSet that is there",
         ),
         pytest.param(
             [pod(owners=owned("DaemonSet", "gone")), {"kind": "DaemonSet", "metadata": meta("ds")}],
@@ -107,11 +115,15 @@ def test_a_real_dump_is_read_as_its_case_says(case):
             id="an orphan of a DaemonSet",
         ),
         pytest.param(
-            [pod(annotations={"karpenter.sh/do-not-disrupt": "true"})], ["do-not-disrupt-annotation"], id="Karpenter's word"
+            [pod(annotations={"karpenter.sh/do-not-disrupt": "true"})],
+            ["do-not-disrupt-annotation"],
+            id="Karpenter's word",
         ),
         pytest.param([pod(annotations={"karpenter.sh/do-not-disrupt": "false"})], [], id="Karpenter's word taken back"),
         pytest.param(
-            [pod(annotations={"karpenter.sh/do-not-disrupt": "4h"})], ["do-not-disrupt-annotation"], id="Karpenter's word for a while"
+            [pod(annotations={"karpenter.sh/do-not-disrupt": "4h"})],
+            ["do-not-disrupt-annotation"],
+            id="Karpenter's word for a while",
         ),
         pytest.param(
             [pod(annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"})],
@@ -137,21 +149,32 @@ def test_a_real_dump_is_read_as_its_case_says(case):
             id="unready pods hold the budget",
         ),
         pytest.param(
-            [pod(ready=False), pdb(status={"currentHealthy": 1}, minAvailable=2, unhealthyPodEvictionPolicy="AlwaysAllow")],
+            [
+                pod(ready=False),
+                pdb(status={"currentHealthy": 1}, minAvailable=2, unhealthyPodEvictionPolicy="AlwaysAllow"),
+            ],
             [],
             id="an unready pod that may always go",
         ),
         pytest.param(
-            [pod(ready=False), pdb(status={"currentHealthy": 2, "desiredHealthy": 2})], [], id="an unready pod, the others suffice"
+            [pod(ready=False), pdb(status={"currentHealthy": 2, "desiredHealthy": 2})],
+            [],
+            id="an unready pod, the others suffice",
         ),
         pytest.param(
-            [pod(ready=False), pdb(status={"currentHealthy": 0, "desiredHealthy": 1, "expectedPods": 1}, minAvailable=1)],
+            [
+                pod(ready=False),
+                pdb(status={"currentHealthy": 0, "desiredHealthy": 1, "expectedPods": 1}, minAvailable=1),
+            ],
             ["pdb-unhealthy-pods"],
             id="the only replica crashes under its own budget",
         ),
         pytest.param([pod(phase="Pending", ready=False), pdb()], [], id="a pending pod asks no budget"),
         pytest.param(
-            [pod(owners=[]), pdb(status={"expectedPods": 0, "currentHealthy": 0, "desiredHealthy": 0}, maxUnavailable=1)],
+            [
+                pod(owners=[]),
+                pdb(status={"expectedPods": 0, "currentHealthy": 0, "desiredHealthy": 0}, maxUnavailable=1),
+            ],
             ["pdb", "unmanaged"],
             id="a bare pod under maxUnavailable",
         ),
@@ -159,13 +182,15 @@ def test_a_real_dump_is_read_as_its_case_says(case):
             [pod(), pdb(minAvailable=2, unhealthyPodEvictionPolicy="Perhaps")], ["pdb"], id="an unknown policy means no"
         ),
         pytest.param(
-            [pod(deletionTimestamp="2026-01-01T11:00:00Z", finalizers=["example.com/x"])], ["finalizer"], id="held by a finalizer"
+            [pod(deletionTimestamp="2026-01-01T11:00:00Z", finalizers=["example.com/x"])],
+            ["finalizer"],
+            id="held by a finalizer",
         ),
+        pytest.param([node(), pod(deletionTimestamp="2026-01-01T11:59:50Z")], [], id="leaving within its grace"),
         pytest.param(
-            [node(), pod(deletionTimestamp="2026-01-01T11:59:50Z")], [], id="leaving within its grace"
-        ),
-        pytest.param(
-            [node(ready="Unknown"), pod(deletionTimestamp="2026-01-01T11:00:00Z")], ["node-dead"], id="leaving a dead node"
+            [node(ready="Unknown"), pod(deletionTimestamp="2026-01-01T11:00:00Z")],
+            ["node-dead"],
+            id="leaving a dead node",
         ),
         pytest.param([node(ready="Unknown"), pod()], ["node-dead"], id="on a dead node"),
         pytest.param(
@@ -176,7 +201,11 @@ def test_a_real_dump_is_read_as_its_case_says(case):
                     spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
                 ),
                 {"kind": "PersistentVolumeClaim", "metadata": meta("c"), "spec": {"volumeName": "pv"}},
-                {"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {"csi": {"driver": "fsx.csi.aws.com"}}},
+                {
+                    "kind": "PersistentVolume",
+                    "metadata": {"name": "pv"},
+                    "spec": {"csi": {"driver": "fsx.csi.aws.com"}},
+                },
             ],
             ["stuck-unmount"],
             id="a Lustre mount that does not end",
@@ -191,7 +220,7 @@ def test_a_real_dump_is_read_as_its_case_says(case):
             id="a local volume",
         ),
     ],
-)  # fmt: skip
+)
 def test_each_reason_is_told_by_its_name(objects, expected):
     assert [w for _, w in why(*objects)] == expected
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import random
 import threading
 import time
@@ -16,8 +17,15 @@ from infra.sandbox.control_plane import ControlPlane
 from tasks.drain import DrainOptions, drain_nodes
 from tasks.rules.outcome import End
 
-BUSY = b'{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too many requests","reason":"TooManyRequests","code":429}'
-BROKEN = b'{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: request timed out","code":500}'
+
+def status(code, message):
+    return json.dumps(
+        {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    ).encode()
+
+
+BUSY = status(429, "too many requests")
+BROKEN = status(500, "etcdserver: request timed out")
 
 
 class Observer:
@@ -106,7 +114,10 @@ def faulty(url):
             connection.close()
             return None
 
-        do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = forward
+        def __getattr__(self, name):
+            if name.startswith("do_"):  # every method alike
+                return self.forward
+            raise AttributeError(name)
 
         def answer(self, code, body, kind="application/json"):
             self.send_response(code)

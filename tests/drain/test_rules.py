@@ -228,12 +228,13 @@ class TestTarget:
         assert placed == sum(8 - f["nvidia.com/gpu"] for f in free)
 
 
-class TestFence:
-    RAW = {
-        "metadata": {"name": "n", "labels": {"pool": "old", RUN: "from-before"}, "annotations": {"a": "b"}},
-        "spec": {"taints": [{"key": "t", "effect": "NoSchedule"}]},
-    }
+NODE = {
+    "metadata": {"name": "n", "labels": {"pool": "old", RUN: "from-before"}, "annotations": {"a": "b"}},
+    "spec": {"taints": [{"key": "t", "effect": "NoSchedule"}]},
+}
 
+
+class TestFence:
     @staticmethod
     def apply(raw, patch):
         """RFC 7386, enough of it."""
@@ -250,7 +251,7 @@ class TestFence:
     @pytest.mark.parametrize("unschedulable", [False, True])
     @pytest.mark.parametrize("steps", [[fence_patch], [cordon_patch], [fence_patch, cordon_patch]])
     def test_what_was_changed_is_put_back_exactly(self, steps, unschedulable):
-        before = {**self.RAW, "spec": {**self.RAW["spec"], **({"unschedulable": True} if unschedulable else {})}}
+        before = {**NODE, "spec": {**NODE["spec"], **({"unschedulable": True} if unschedulable else {})}}
         raw = before
         for step in steps:
             raw = self.apply(raw, step(raw, "r1"))
@@ -258,7 +259,7 @@ class TestFence:
         assert self.apply(raw, restore_patch(raw, "r1")) == before
 
     def test_what_others_changed_since_is_left_to_them(self):
-        raw = self.apply(self.RAW, fence_patch(self.RAW, "r1"))
+        raw = self.apply(NODE, fence_patch(NODE, "r1"))
         raw["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/scale-down-disabled"] = "by-hand"
         raw["spec"]["taints"] = [*raw["spec"]["taints"], {"key": "later", "effect": "NoSchedule"}]
         after = self.apply(raw, restore_patch(raw, "r1"))
@@ -266,12 +267,12 @@ class TestFence:
         assert [t["key"] for t in after["spec"]["taints"]] == ["t", "later"]
 
     def test_a_node_of_another_run_is_refused_by_name(self):
-        raw = self.apply(self.RAW, fence_patch(self.RAW, "r1"))
+        raw = self.apply(NODE, fence_patch(NODE, "r1"))
         with pytest.raises(Refused, match="run r1"):
             fence_patch(raw, "r2")
 
     def test_a_fence_is_a_taint_that_ends_nothing(self):
-        patch = fence_patch(self.RAW, "r1")
+        patch = fence_patch(NODE, "r1")
         assert patch["spec"]["taints"][-1] == {"key": FENCE_TAINT, "value": "r1", "effect": "NoSchedule"}
         assert PRIOR in patch["metadata"]["annotations"]
 

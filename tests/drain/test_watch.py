@@ -20,7 +20,7 @@ def pod(name, version, kind="ADDED"):
 class Script:
     """Answers lists from `lists` and watches from `watches`, in turn; the last of each is repeated.
 
-    A watch is a list of events, then what happens: "end", "hang" (silence on an open connection) or "tear" (half a line).
+    A watch is a list of events, then what happens: "end", "hang" (silence, the connection stays) or "tear" (half a line).
     """
 
     def __init__(self, lists, watches):
@@ -121,7 +121,7 @@ def test_a_torn_line_is_no_event(follow):
 
 def test_an_expired_version_is_answered_with_a_new_listing(follow):
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
-    script, get = follow([(["a"], "5"), (["b"], "50")], [([gone], "end"), ([], "hang")])
+    _, get = follow([(["a"], "5"), (["b"], "50")], [([gone], "end"), ([], "hang")])
     assert until(get, Synced).objects == ("a",)
     assert until(get, Synced).objects == ("b",)
 

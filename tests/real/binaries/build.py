@@ -65,15 +65,18 @@ def _go(module: Path, arguments: list[str]) -> None:
 def main(arguments: list[str]) -> None:
     """Build what is missing and print the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("minor", nargs="?", choices=MINORS, default=MINORS[0])
-    minor = parser.parse_args(arguments).minor
+    parser.add_argument(
+        "minor", nargs="?", choices=MINORS, help=f"default: what KUBEBUILDER_ASSETS holds, or {MINORS[0]}"
+    )
+    wanted = parser.parse_args(arguments).minor
+    minor = wanted or MINORS[0]
     version = pinned_version(minor)
     folder = cache_folder(version)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{version}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two checkouts share the cache
         try:
-            found = find(minor)
+            found = find(wanted if "KUBEBUILDER_ASSETS" in os.environ else version)
         except MissingBinaries as missing:
             if "KUBEBUILDER_ASSETS" in os.environ:
                 sys.exit(str(missing))
