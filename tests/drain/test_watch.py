@@ -20,7 +20,7 @@ def pod(name, version, kind="ADDED"):
 class Script:
     """Answers lists from `lists` and watches from `watches`, in turn; the last of each is repeated.
 
-    A watch is a list of events, then what happens: "end", "hang" (silence, the connection stays) or "tear" (half a line).
+    A watch is a list of events, then what happens: "end", "hang" (silence; still open) or "tear" (half a line).
     """
 
     def __init__(self, lists, watches):
