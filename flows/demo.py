@@ -103,12 +103,17 @@ def _act(number: int, title: str, stage: Stage, spec: Path, url: str, after: Cal
         [sys.executable, "-m", "flows.cli", "migrate", str(spec), "--kubeconfig", str(stage.kubeconfig), "--json"],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PREFECT_API_URL": url},
+        env={**os.environ, "PREFECT_API_URL": url, "POOLSHIFT_REPORTS": str(_reports(stage))},
         check=False,
     )
     stage.exit_code, stage.seconds = done.returncode, time.monotonic() - started
     stage.facts = {**_facts(stage), **after()}
     console.say(f"exit code {stage.exit_code} after {stage.seconds:.0f} s")
+
+
+def _reports(stage: Stage) -> Path:
+    """Both runs have one name, so their reports lie in folders of their own."""
+    return orchestrator.home() / "reports" / stage.scenario
 
 
 def _facts(stage: Stage) -> dict[str, Any]:
@@ -119,7 +124,9 @@ def _facts(stage: Stage) -> dict[str, Any]:
 
     kube = api.connect(Cluster(kubeconfig=str(stage.kubeconfig)))
     runs = records.list_runs(kube)
-    return report.facts(runs[-1]) if runs else {}
+    if not runs:
+        return {}
+    return {**report.facts(runs[-1]), "report": _reports(stage) / runs[-1].name / "report.html"}
 
 
 def _untouched(stage: Stage) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Holder:
 
     @classmethod
     def here(cls, run: str) -> Holder:
-        """This process."""
+        """The process that asks."""
         return cls(run=run, host=socket.gethostname(), pid=os.getpid(), boot=_boot_id())
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Read what the readiness rules look at: a pool's nodes, the plugin DaemonSets and their pods, DRA slices, CSI drivers."""
+"""Read what readiness is judged by: a pool's nodes, plugin DaemonSets and their pods, DRA slices, CSI drivers."""
 
 from __future__ import annotations
 

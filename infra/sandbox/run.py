@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import signal
 import socket
 import sys
@@ -209,15 +208,9 @@ def _control_plane(sandbox: Sandbox, port: int) -> tuple[Access, dict[str, Any],
         return access, document["clusters"][0]["cluster"], document["users"][0]["user"]
     from infra.sandbox.control_plane import run_in_thread
 
-    logging.getLogger("aiohttp.server").addFilter(_no_lost_clients)
     url, stop = run_in_thread(sandbox.clock, port)
     sandbox._stops.append(stop)
     return Access(url=url), {"server": url}, {}
-
-
-def _no_lost_clients(record: logging.LogRecord) -> bool:
-    """A watch that its client closed is no fault, so it is not told on standard error."""
-    return not (record.exc_info and isinstance(record.exc_info[1], ConnectionResetError))
 
 
 def _source_names(sandbox: Sandbox) -> tuple[str, ...]:

@@ -125,7 +125,8 @@ def sizes(nodes: int, waves: Waves, done: int = 0) -> list[int]:
 def order_nodes(nodes: Iterable[str], snapshot: Snapshot, gangs: Sequence[Gang] = ()) -> list[str]:
     """Nodes of low priority first, a gang's nodes side by side, one topology block after another.
 
-    The canary is the first: a node without a gang and with few pods, so that a mistake costs least.
+    The canary is the first: a node without a gang, so that a mistake costs least, but with something to move, or it
+    would prove nothing. Nodes that are empty already come last.
     """
     gang_of = {p.node: g.object for g in gangs for p in g.pods}
 
@@ -133,7 +134,14 @@ def order_nodes(nodes: Iterable[str], snapshot: Snapshot, gangs: Sequence[Gang] 
         node = snapshot.node_by_name.get(name)
         leaving = [p for p in snapshot.pods_by_node.get(name, ()) if not p.mirror and not _of_daemonset(p)]
         blocks = tuple(node.labels.get(label, "") for label in _BLOCK_LABELS) if node else ()
-        return name in gang_of, max((p.priority for p in leaving), default=0), blocks, gang_of.get(name, ""), name
+        return (
+            not leaving,
+            name in gang_of,
+            max((p.priority for p in leaving), default=0),
+            blocks,
+            gang_of.get(name, ""),
+            name,
+        )
 
     return sorted(set(nodes), key=key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from email.utils import format_datetime
 from typing import Any
@@ -254,7 +255,8 @@ class Server:
             return response
         await response.prepare(request)
         await self.hub.run(watcher, response.write, seconds, bookmarks=bookmarks)
-        await response.write_eof()
+        with contextlib.suppress(ConnectionResetError):  # the client left first, as watchers do
+            await response.write_eof()
         return response
 
     # Outside the resources
