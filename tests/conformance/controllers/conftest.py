@@ -268,7 +268,7 @@ class Cluster:
             found = self.get(kind, name)
             return found if found is not None and holds(found) else None
 
-        return self.eventually(look, lambda: self.get(kind, name), patience)
+        return self.eventually(look, lambda: self.get(kind, name))
 
     def until_gone(self, kind: str, name: str) -> None:
         self.eventually(lambda: self.get(kind, name) is None, lambda: self.get(kind, name))
@@ -311,9 +311,7 @@ class Cluster:
             lambda b: b["status"].get("observedGeneration") == b["metadata"]["generation"],
         )["status"]
 
-    def counts(
-        self, name: str, allowed: int, current: int, desired: int, expected: int, patience: float = PATIENCE
-    ) -> Object:
+    def counts(self, name: str, allowed: int, current: int, desired: int, expected: int) -> Object:
         """Wait for exactly these four numbers; returns the status."""
         wanted = {
             "disruptionsAllowed": allowed,
@@ -325,7 +323,6 @@ class Cluster:
             "PodDisruptionBudget",
             name,
             lambda b: all(b["status"].get(key) == number for key, number in wanted.items()),
-            patience,
         )["status"]
 
     def node(self, suffix: str = "a", **more: Any) -> str:
