@@ -17,7 +17,7 @@ from infra.model.record import Step, StepState
 from infra.model.spec import Strategy
 from infra.model.verdict import Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Pod, Snapshot
-from tasks import approvals, drain, ledgers, opening, planning, pools
+from tasks import approvals, drain, fence, ledgers, opening, planning, pools
 from tasks import readiness as ready
 from tasks import report as reporting
 from tasks import soak as soaking
@@ -222,6 +222,7 @@ def retire(run: Run) -> Done:
         return _gate_done(found)
     source = run.source_pool()
     if source is None:
+        _give_back(run)
         return Done(summary=f"{pool_words(run.spec.source)} is gone", data={"outcome": Outcome.PASS})
     snapshot = read.snapshot(run.kube, source.node_selector, owners=False, storage=False)
     nodes = planning.nodes_of(snapshot, source)
@@ -235,6 +236,7 @@ def retire(run: Run) -> Done:
         )
     run.say(f"{pool_words(run.spec.source)} is empty: {plural(len(nodes), 'node')} verified by UID")
     if not run.spec.retire.enabled:
+        _give_back(run)
         return Done(summary="kept, empty and fenced, as the spec says", data={"outcome": Outcome.PASS, "kept": True})
     pools.retire(run.source, run.spec.source, run.clock, run.say)
     _give_back(run)
@@ -278,7 +280,11 @@ def _remember(run: Run, note: str, prior: Mapping[str, Any]) -> None:
 
 
 def _give_back(run: Run) -> None:
-    """The target's cloud settings go back to what they were: it is an ordinary pool from now on."""
+    """The target becomes an ordinary pool: cloud settings, autoscaler and node annotations as they were before."""
+    target = run.target_pool()
+    if target is not None:
+        snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
+        fence.unfence(run.kube, run.name, [n.name for n in planning.nodes_of(snapshot, target)])
     record = records.read(run.kube, run.name)
     prior = record.notes.get(_TARGET_PRIOR) if record else None
     if isinstance(prior, dict):

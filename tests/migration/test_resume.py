@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.kube import leases
-from infra.model.record import Step
+from infra.model.record import PROBE, Step
 from infra.model.spec import EksPool
 from tasks.identity import pool_identity
 
@@ -104,7 +104,8 @@ class Deletions:
                 event = orjson.loads(line)
                 version = event["object"]["metadata"]["resourceVersion"]
                 meta = event["object"]["metadata"]
-                if event["type"] == "DELETED" and meta["namespace"] not in ("kube-system", "poolshift"):
+                ours = PROBE in (meta.get("labels") or {}) or meta["namespace"] == "kube-system"
+                if event["type"] == "DELETED" and not ours:
                     owner = (meta.get("ownerReferences") or [{}])[0].get("name", "")
                     index = (meta.get("labels") or {}).get("batch.kubernetes.io/job-completion-index")
                     self._gone.append((f"{meta['namespace']}/{owner}/{index or meta['name']}", meta["uid"]))
