@@ -7,7 +7,9 @@ retried (reads that were cut, 429 of the server's own priority and fairness, 500
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,6 +38,7 @@ FIELD_MANAGER = "poolshift"
 CONNECTIONS = 32
 PAGE = 500  # what kubectl asks for; larger pages make the server hold more at once
 READ_TRIES = 5
+OUTAGE_SECONDS = 120.0  # wall-clock: an API server that is replaced is away for less
 
 
 class ApiError(PoolshiftError):
@@ -64,6 +67,10 @@ class Kube:
     clock: Clock
     sandbox: SandboxInfo | None = None
     requests: int = 0
+    patience: float = OUTAGE_SECONDS
+    """Wall-clock seconds for which a server that has answered before may be away, over all requests together."""
+    _answered: bool = False
+    _away_since: float | None = None
 
     def request(
         self,
@@ -86,6 +93,7 @@ class Kube:
             content_type: of the body.
             timeout: wall-clock seconds for the whole answer.
             retry: try again on no answer, 429 without a budget's cause, 500, 502, 503, 504; default: reads only.
+                What never reached a server that is away is sent again in any case, until `patience` is spent.
 
         Raises:
             NotFound, Forbidden, Conflict: 404, 403, 409.
@@ -95,7 +103,7 @@ class Kube:
         """
         again = method == "GET" if retry is None else retry
         payload = None if body is None else orjson.dumps(body)
-        for attempt in range(READ_TRIES if again else 1):
+        for attempt in itertools.count():
             try:
                 response = self.open(
                     method, path, body=payload, params=params, content_type=content_type, timeout=timeout
@@ -106,11 +114,22 @@ class Kube:
                 error = translate(method, path, response.status, data, response.headers.get("Retry-After"))
             except Unreachable as failure:
                 error = failure
-            if attempt + 1 == READ_TRIES or not again or not _passing(error):
+            away = self._is_only_away(error)
+            if not (_passing(error) and (again or (away and _was_never_sent(error)))):
+                raise error
+            if attempt + 1 >= READ_TRIES and not away:
                 raise error
             status = error.status
-            SystemClock().sleep(min(5.0, (status and status.retry_after) or 0.1 * 2**attempt))
+            SystemClock().sleep(min(5.0, (status and status.retry_after) or 0.1 * 2 ** min(attempt, 6)))
         raise AssertionError("unreachable: the loop returns or raises")
+
+    def _is_only_away(self, error: PoolshiftError) -> bool:
+        """No answer from a server that has answered before, and that not for longer than our patience."""
+        if not self._answered or error.status is not None:
+            return False
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        return now - self._away_since < self.patience
 
     def open(
         self,
@@ -139,7 +158,7 @@ class Kube:
         connect, read = timeout if isinstance(timeout, tuple) else (min(10.0, timeout), timeout)
         self.requests += 1
         try:
-            return self.client.rest_client.pool_manager.request(
+            response: BaseHTTPResponse = self.client.rest_client.pool_manager.request(
                 method,
                 url,
                 body=body,
@@ -154,6 +173,8 @@ class Kube:
                 f"no answer to {method} {path}: {_root(cause)}",
                 remedy=f"kubectl --context {self.context or 'CONTEXT'} get --raw /readyz",
             ) from cause
+        self._answered, self._away_since = True, None
+        return response
 
     def list(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Every item of a collection, page by page. Raises ApiError (410) when the listing expired under us."""
@@ -270,6 +291,16 @@ def _passing(error: PoolshiftError) -> bool:
     if any(cause.get("reason") == "DisruptionBudget" for cause in status.causes):
         return False
     return status.code in (408, 429, 500, 502, 503, 504)
+
+
+def _was_never_sent(error: PoolshiftError) -> bool:
+    """The connection was refused, so the server cannot have acted on the request."""
+    import urllib3
+
+    cause: BaseException | None = error.__cause__
+    while isinstance(reason := getattr(cause, "reason", None), BaseException):
+        cause = reason
+    return isinstance(cause, urllib3.exceptions.NewConnectionError)
 
 
 def _object(data: bytes, method: str, path: str) -> dict[str, Any]:
