@@ -215,6 +215,11 @@ class Cluster:
     def flavour(self) -> str:
         return self.client.server.flavour
 
+    @property
+    def minor(self) -> int:
+        """Of the server's version: 36 in 1.36. The embedded one answers as the newest that is tried."""
+        return int(self.call("GET", "/version").body["minor"].rstrip("+"))
+
     def call(self, method: str, path: str, body: object = None, kind: str = "", **params: object) -> Answer:
         return self.client.call(method, path, body, kind, **params)
 
