@@ -123,6 +123,11 @@ NEEDED_ELSEWHERE: set[Grant] = {
     ("bus.volcano.sh", "commands", "create"),
     # What a healthy move does not meet: a pod that a spec lets be deleted, a run that is forgotten.
     ("", "pods", "delete"),
+    # `poolshift status` by the same account.
+    ("", "configmaps", "list"),
+    ("coordination.k8s.io", "leases", "list"),
+    # A server-side apply that makes an object is audited as the patch that it is, and authorised as both.
+    ("", "services", "create"),
 }
 
 
