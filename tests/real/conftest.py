@@ -108,11 +108,11 @@ class Stage:
         found.write_text(yaml.safe_dump(document))
         return found
 
-    def spec(self, name: str = "moved", **changes: Any) -> Path:
-        """The cloud's example spec, made quick."""
+    def spec(self, name: str = "moved", settle: str = "1s", **changes: Any) -> Path:
+        """The cloud's example spec, made quick. `settle`: how long a wave may take to have its pods Ready again."""
         example = ROOT / "infra" / "examples" / f"sandbox-{self.sandbox.cloud}.yaml"
         written = yaml.safe_load(example.read_text()) | QUICK | {"name": name} | changes
-        written["drain"]["waves"]["settle"] = "1s"
+        written["drain"]["waves"]["settle"] = settle
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(written))
         return path

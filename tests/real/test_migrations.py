@@ -118,7 +118,8 @@ def test_a_migration_killed_at_every_boundary_in_turn_goes_on(stage: Callable[..
 
 def test_an_api_server_that_is_away_during_the_drain_is_waited_for(stage: Callable[..., Any]) -> None:
     here = stage("healthy", "eks", "real")
-    command = [sys.executable, "-m", "flows.cli", "migrate", str(here.spec()), "--kubeconfig", str(here.kubeconfig)]
+    spec = here.spec(settle="60s")  # the controllers come back more slowly than the API server
+    command = [sys.executable, "-m", "flows.cli", "migrate", str(spec), "--kubeconfig", str(here.kubeconfig)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=here.env)
     assert process.stderr is not None
     lines: list[str] = []
