@@ -24,7 +24,7 @@ demo: $(STAMP)
 	@$(BIN)/poolshift demo --cloud $(CLOUD) $(if $(filter 1,$(KEEP)),--keep,)
 
 test: $(STAMP)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not real" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not real" tests/migration tests $(ARGS)  # the longest first
 
 setup: $(STAMP)
 

@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--kubeconfig", type=Path)
     parser.add_argument("--control-plane", choices=("embedded", "real"), default="embedded")
+    parser.add_argument("--rate", type=float, help="seconds of the sandbox in one second; default: the scenario's")
     args = parser.parse_args()
     try:
         serve(
@@ -26,6 +27,7 @@ def main() -> int:
             port=args.port,
             kubeconfig=args.kubeconfig,
             control_plane=args.control_plane,
+            rate=args.rate,
         )
     except PoolshiftError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -135,12 +135,13 @@ def serve(
     port: int = 0,
     kubeconfig: Path | None = None,
     control_plane: ControlPlane = "embedded",
+    rate: float | None = None,
 ) -> None:
     """Run in the foreground until SIGINT or SIGTERM. Prints one line, `ready URL`, when it serves."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    sandbox = start(scenario, cloud, port=port, kubeconfig=kubeconfig, control_plane=control_plane)
+    sandbox = start(scenario, cloud, port=port, kubeconfig=kubeconfig, control_plane=control_plane, rate=rate)
     try:
         sys.stdout.write(f"ready {sandbox.url}\n")
         sys.stdout.flush()

@@ -21,6 +21,7 @@ from infra.model.spec import Cluster
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "infra" / "examples"
+RATE = "240"  # four minutes of the cluster in a second of ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ def stage(prefect_url: str, home: Path, tmp_path: Path) -> Iterator[Callable[...
     def begin(scenario: str, cloud: str = "eks", **changes: Any) -> Stage:
         number = len(running)
         kubeconfig = tmp_path / f"{number}.kubeconfig"
-        command = [sys.executable, "-m", "infra.sandbox", "--scenario", scenario, "--cloud", cloud]
+        command = [sys.executable, "-m", "infra.sandbox", "--scenario", scenario, "--cloud", cloud, "--rate", RATE]
         with (tmp_path / f"{number}.log").open("w") as log:
             process = subprocess.Popen(
                 [*command, "--kubeconfig", str(kubeconfig)], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from infra.model.record import FENCE_TAINT, PRIOR, RUN, UNPROVEN_TAINT, Step, StepState
 
 
@@ -29,26 +27,16 @@ def taints(node: dict[str, Any]) -> set[str]:
     return {t["key"] for t in node["spec"].get("taints") or ()}
 
 
-@pytest.mark.parametrize("cloud", ["eks", "gke"])
-def test_a_pool_whose_rdma_plugin_never_started_is_refused_and_the_old_pool_untouched(
-    stage: Callable[..., Any], cloud: str
-) -> None:
-    here = stage("plugin-image-missing", cloud)
-    before = pods(here.kube)
-
-    ended = here.migrate()
-
-    assert ended.code == 3, ended.err
+def assert_refused(here: Any, before: dict[str, str], image: str) -> None:
+    """The gate is held for the right reasons, the old pool as it was, the new one fenced off, nothing left running."""
     record = here.record()
     assert record.steps[Step.GATE].state is StepState.HELD
     assert Step.MIGRATE not in record.steps
     readiness = json.dumps(dict(record.steps[Step.READINESS].data))
     assert "plugin-image-missing" in readiness
-    image = "aws-efa-k8s-device-plugin" if cloud == "eks" else "nccl-plugin-gib"
     assert image in readiness
-    assert "on TCP sockets on 32 of 32 ranks" in record.steps[Step.VALIDATE].summary + json.dumps(
-        dict(record.steps[Step.VALIDATE].data)
-    )
+    validate = json.dumps(dict(record.steps[Step.VALIDATE].data))
+    assert "on TCP sockets on 32 of 32 ranks" in validate
     assert pods(here.kube) == before
     old, new = pool_nodes(here.kube, "gpu-old"), pool_nodes(here.kube, "gpu-rdma")
     assert old
@@ -58,13 +46,8 @@ def test_a_pool_whose_rdma_plugin_never_started_is_refused_and_the_old_pool_unto
     assert not list(here.kube.list("/apis/batch/v1/namespaces/poolshift/jobs"))
 
 
-@pytest.mark.parametrize("cloud", ["eks", "gke"])
-def test_a_proven_pool_takes_the_work_and_the_old_one_is_retired(stage: Callable[..., Any], cloud: str) -> None:
-    here = stage("healthy", cloud)
-    before = pods(here.kube)
-
-    ended = here.run("migrate", str(here.spec), "--json")
-
+def assert_migrated(here: Any, ended: Any, before: dict[str, str]) -> None:
+    """Everything moved, nothing lost, the old pool gone, the report written."""
     assert ended.code == 0, ended.err
     result = json.loads(ended.out)
     assert result["simulated"] is True
@@ -75,50 +58,55 @@ def test_a_proven_pool_takes_the_work_and_the_old_one_is_retired(stage: Callable
     assert len(after) == len(before)
     assert not set(before.values()) & set(after.values())
     assert pool_nodes(here.kube, "gpu-old") == []
-    assert all(UNPROVEN_TAINT not in taints(n) for n in pool_nodes(here.kube, "gpu-rdma"))
+    for node in pool_nodes(here.kube, "gpu-rdma"):
+        assert UNPROVEN_TAINT not in taints(node)
+        assert PRIOR not in node["metadata"].get("annotations", {})
     report = Path(result["report"])
     assert "retired" in report.read_text()
     assert "simulated" in report.read_text()
     assert json.loads(report.with_name("report.json").read_text())["story"]["figures"]
-    again = here.run("migrate", str(here.spec))
-    assert again.code == 0, again.err
-    assert "done before" in again.err
+
+
+def test_a_pool_whose_plugin_never_started_is_refused_and_passes_once_it_is_mended(stage: Callable[..., Any]) -> None:
+    here = stage("plugin-image-missing", "eks")
+    before = pods(here.kube)
+
+    ended = here.migrate()
+    assert ended.code == 3, ended.err
+    assert_refused(here, before, "aws-efa-k8s-device-plugin")
+
+    container = {"name": "aws-efa-k8s-device-plugin", "image": "example.com/efa:v9"}
+    patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    path = "/apis/apps/v1/namespaces/kube-system/daemonsets/aws-efa-k8s-device-plugin"
+    here.kube.request("PATCH", path, body=patch, content_type="application/strategic-merge-patch+json")
+    ended = here.run("migrate", str(here.spec), "--json")
+    assert_migrated(here, ended, before)
     status = here.run("status", "--json")
     assert json.loads(status.out)[0]["at"] == "after report"
 
 
-def test_a_held_gate_opens_once_the_plugin_is_mended_and_the_same_command_is_run_again(
-    stage: Callable[..., Any],
-) -> None:
-    here = stage("plugin-image-missing")
-    assert here.migrate().code == 3
-
-    patch = {
-        "spec": {
-            "template": {"spec": {"containers": [{"name": "aws-efa-k8s-device-plugin", "image": "example.com/efa:v9"}]}}
-        }
-    }
-    path = "/apis/apps/v1/namespaces/kube-system/daemonsets/aws-efa-k8s-device-plugin"
-    here.kube.request("PATCH", path, body=patch, content_type="application/strategic-merge-patch+json")
-    ended = here.migrate()
-
-    assert ended.code == 0, ended.err
-
-
-def test_a_migration_that_was_refused_is_rolled_back_without_a_trace(stage: Callable[..., Any]) -> None:
-    here = stage("plugin-image-missing")
+def test_a_refused_migration_is_rolled_back_without_a_trace(stage: Callable[..., Any]) -> None:
+    here = stage("plugin-image-missing", "gke")
     before = pods(here.kube)
-    assert here.migrate().code == 3
+
+    ended = here.migrate()
+    assert ended.code == 3, ended.err
+    assert_refused(here, before, "nccl-plugin-gib")
 
     ended = here.run("rollback", str(here.spec), "--remove-target")
-
     assert ended.code == 0, ended.err
     assert pool_nodes(here.kube, "gpu-rdma") == []
     assert pods(here.kube) == before
     assert json.loads(here.run("status", "--json").out) == []
     for node in pool_nodes(here.kube, "gpu-old"):
-        marks = {**node["metadata"]["labels"], **node["metadata"].get("annotations", {})}
-        assert not {RUN, PRIOR} & set(marks)
+        assert not {RUN, PRIOR} & {*node["metadata"]["labels"], *node["metadata"].get("annotations", {})}
+
+
+def test_a_proven_pool_on_gke_takes_the_work_and_the_old_one_is_retired(stage: Callable[..., Any]) -> None:
+    here = stage("healthy", "gke")
+    before = pods(here.kube)
+
+    assert_migrated(here, here.run("migrate", str(here.spec), "--json"), before)
 
 
 def test_a_plugin_that_broke_long_ago_is_named_with_the_number_of_days(
