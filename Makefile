@@ -9,7 +9,7 @@ KEEP ?= 0
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help demo test lint types contracts bench setup test-kill test-fuzz control-plane test-real test-real-all clean
+.PHONY: help demo test lint types contracts bench setup test-kill test-fuzz control-plane test-real clean
 
 help:
 	@echo "make demo               a migration refused, the same one passing: simulated, on loopback (CLOUD=gke, KEEP=1)"
@@ -51,15 +51,25 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports
 
+# Ratios against a peer or a limit, each in one run; absolute times on a shared machine mean little.
 bench: $(STAMP)
-	$(BIN)/python -m tests.bench
+	PYTHONPATH=. $(BIN)/python tests/readers/bench_nccl_log.py
+	PYTHONPATH=. $(BIN)/python tests/bench/drain_bench.py
+	@test -z "$(KUBEBUILDER_ASSETS)" || PYTHONPATH=. $(BIN)/python tests/bench/real_drain_bench.py
 
 test-kill: $(STAMP)
-	$(BIN)/pytest -q -m slow tests/resume
+	$(BIN)/pytest -n $(JOBS) -m slow tests/migration $(ARGS)
 
 N ?= 1000000
 test-fuzz: $(STAMP)
-	POOLSHIFT_FUZZ_INPUTS=$(N) $(BIN)/pytest -q -m slow tests/readers
+	PYTHONPATH=. $(BIN)/python tests/readers/campaign.py $(N)
+
+# Builds once, into a cache outside the checkout; a folder named by KUBEBUILDER_ASSETS is used as it is.
+control-plane: $(STAMP)
+	PYTHONPATH=. $(BIN)/python tests/real/binaries/build.py
+
+test-real: control-plane
+	POOLSHIFT_REAL_API=1 $(BIN)/pytest -m "not slow" tests/real tests/conformance $(ARGS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
