@@ -39,6 +39,7 @@ CONNECTIONS = 32
 PAGE = 500  # what kubectl asks for; larger pages make the server hold more at once
 READ_TRIES = 5
 OUTAGE_SECONDS = 120.0  # wall-clock: an API server that is replaced is away for less
+RBAC_SECONDS = 10.0  # wall-clock: a server that has just started refuses whom it will know a moment later
 
 
 class ApiError(PoolshiftError):
@@ -71,6 +72,7 @@ class Kube:
     """Wall-clock seconds for which a server that has answered before may be away, over all requests together."""
     _answered: bool = False
     _away_since: float | None = None
+    _back_since: float | None = None
 
     def request(
         self,
@@ -114,6 +116,9 @@ class Kube:
                 error = translate(method, path, response.status, data, response.headers.get("Retry-After"))
             except Unreachable as failure:
                 error = failure
+            if isinstance(error, Forbidden) and self._is_just_back():
+                SystemClock().sleep(0.5)
+                continue
             away = self._is_only_away(error)
             if not (_passing(error) and (again or (away and _was_never_sent(error)))):
                 raise error
@@ -130,6 +135,9 @@ class Kube:
         now = time.monotonic()
         self._away_since = self._away_since or now
         return now - self._away_since < self.patience
+
+    def _is_just_back(self) -> bool:
+        return self._back_since is not None and time.monotonic() - self._back_since < RBAC_SECONDS
 
     def open(
         self,
@@ -173,6 +181,8 @@ class Kube:
                 f"no answer to {method} {path}: {_root(cause)}",
                 remedy=f"kubectl --context {self.context or 'CONTEXT'} get --raw /readyz",
             ) from cause
+        if self._away_since is not None:
+            self._back_since = time.monotonic()
         self._answered, self._away_since = True, None
         return response
 

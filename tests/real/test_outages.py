@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import Unreachable
+from infra.errors import Forbidden, Unreachable
 from infra.kube.api import Kube, connect
 from infra.model.spec import Cluster
 from infra.sandbox.real.plane import free_port
@@ -20,9 +20,11 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     seen: list[str]
 
+    refusals: list[int]
+
     def do_GET(self) -> None:
         self.seen.append(self.command)
-        self.send_response(200)
+        self.send_response(self.refusals.pop() if self.refusals else 200)
         self.send_header("Content-Length", "2")
         self.end_headers()
         self.wfile.write(b"{}")
@@ -39,10 +41,11 @@ class Server:
     def __init__(self) -> None:
         self.port = free_port()
         self.seen: list[str] = []
+        self.refusals: list[int] = []
         self.running: http.server.HTTPServer | None = None
 
     def start(self) -> None:
-        handler = type("Counting", (Answers,), {"seen": self.seen})
+        handler = type("Counting", (Answers,), {"seen": self.seen, "refusals": self.refusals})
         self.running = http.server.HTTPServer(("127.0.0.1", self.port), handler)
         threading.Thread(target=self.running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
@@ -80,6 +83,27 @@ def test_a_server_that_comes_back_is_waited_for(server: Server, kube: Kube, meth
     kube.request(method, "/api/v1/pods", body={} if method == "POST" else None)
     back.join()
     assert server.seen == ["GET", method]
+
+
+def test_a_server_that_is_back_but_does_not_know_its_roles_yet_is_asked_again(server: Server, kube: Kube) -> None:
+    """Recorded: for a moment after its start kube-apiserver answers 403 to everybody but administrators."""
+    server.start()
+    kube.request("GET", "/api/v1/nodes")
+    server.stop()
+    server.refusals.append(403)
+    back = threading.Timer(0.2, server.start)
+    back.start()
+    kube.request("POST", "/api/v1/pods", body={})
+    back.join()
+    assert server.seen == ["GET", "POST", "POST"]
+
+
+def test_a_refusal_without_an_outage_before_it_is_final(server: Server, kube: Kube) -> None:
+    server.start()
+    kube.request("GET", "/api/v1/nodes")
+    server.refusals.append(403)
+    with pytest.raises(Forbidden):
+        kube.request("GET", "/api/v1/nodes")
 
 
 def test_a_server_that_never_answered_is_given_up_soon(kube: Kube) -> None:
