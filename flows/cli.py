@@ -156,13 +156,20 @@ def rollback(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     remove_target: Annotated[bool, typer.Option(help="Delete the target pool too, if it is ours and empty")] = False,
+    namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
-    """Put back exactly what a migration changed: cordons, taints, bounds, suspended jobs."""
+    """Put back exactly what a migration changed: cordons, taints, bounds, suspended jobs. By spec, or by run name."""
+    from pathlib import Path
+
     from flows import present
     from infra.model.spec import MigrationSpec
+    from tasks import undo
 
-    loaded = _load(spec, MigrationSpec, kubeconfig, context)
+    if spec == "-" or Path(spec).is_file():
+        loaded = _load(spec, MigrationSpec, kubeconfig, context)
+    else:
+        loaded = undo.spec_of(_cluster(kubeconfig, context, namespace), spec)
 
     def work() -> Any:
         from flows.rollback import rollback as flow

@@ -38,8 +38,7 @@ def migrate(spec: MigrationSpec) -> dict[str, Any]:
         try:
             _story(spec, run, leases)
         except PoolshiftError as error:
-            path = reporting.write(run, stopped=error)
-            say(f"report: {path}")
+            _report_stop(run, error)
             raise
     last = run.step(Step.REPORT)
     return {
@@ -49,6 +48,14 @@ def migrate(spec: MigrationSpec) -> dict[str, Any]:
         "report": str(last.data.get("html", "")) if last else "",
         "simulated": run.simulated,
     }
+
+
+def _report_stop(run: Run, error: PoolshiftError) -> None:
+    """A report of a run that stopped. That it cannot be written must not hide why the run stopped."""
+    try:
+        say(f"report: {reporting.write(run, stopped=error)}")
+    except (PoolshiftError, OSError) as failure:
+        say(f"the report could not be written: {failure}")
 
 
 def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:

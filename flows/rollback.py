@@ -18,9 +18,9 @@ from tasks.run import Run
 @flow(name="rollback-migration", flow_run_name="roll back {spec.name}", persist_result=False)
 def rollback(spec: MigrationSpec, remove_target: bool = False) -> dict[str, Any]:
     """Cordons, taints, cloud bounds and suspended jobs go back to what they were; the target only if asked."""
-    run = Run.open(spec, say=say)
-    with hold(run.kube, [pool_identity(spec.source), pool_identity(spec.target)], spec.name):
-        return put_back(spec, remove_target)
+    run = undo.recorded(Run.open(spec, say=say))
+    with hold(run.kube, [pool_identity(run.spec.source), pool_identity(run.spec.target)], run.name):
+        return put_back(run.spec, remove_target)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="Put back what was changed", persist_result=False)

@@ -11,10 +11,10 @@ _NOTE = "approval"
 
 
 def granted(kube: Kube, run: str) -> dict[str, str] | None:
-    """The approval of a run, or None."""
+    """The approval of a run, or None. One that does not say who, why and when is none."""
     record = records.read(kube, run)
     found = record.notes.get(_NOTE) if record else None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and {"by", "reason", "at"} <= found.keys() else None
 
 
 def grant(kube: Kube, run: str, *, by: str, reason: str) -> None:

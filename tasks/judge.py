@@ -7,6 +7,7 @@ defect is shown, unmeasured otherwise. The exit code follows the outcome.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -162,6 +163,9 @@ def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> li
         return [
             _unmeasured(bandwidth.FLOOR, "the parameter line is missing, so which sizes belong to the run is unknown")
         ]
+    per_host = Counter(d.host for d in test.devices)
+    if len(set(per_host.values())) > 1:
+        return [_unmeasured(bandwidth.FLOOR, f"ranks are not spread evenly over the hosts: {dict(per_host)}")]
     strange = sorted({r.size_bytes for r in test.rows} - set(sizes))
     if strange:
         return [_unmeasured(bandwidth.FLOOR, f"rows of sizes that the parameter line does not announce: {strange[:4]}")]

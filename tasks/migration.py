@@ -6,16 +6,18 @@ What a step leaves in the record is what later steps and the report read: plain 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from infra.clock import rfc3339
+from infra.clock import parse_time, rfc3339
 from infra.errors import NotFound, Refused, Unmeasured
-from infra.kube import read, records
+from infra.kube import leases, read, records
 from infra.model.evidence import Evidence
-from infra.model.pools import Pool
+from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
-from infra.model.spec import Strategy
-from infra.model.verdict import Gate, Level, Outcome, Verdict, worst
+from infra.model.spec import Repeat
+from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Pod, Snapshot
 from tasks import approvals, drain, fence, ledgers, opening, planning, pools
 from tasks import readiness as ready
@@ -25,10 +27,11 @@ from tasks import validate as validation
 from tasks.identity import pool_words
 from tasks.rules import gate as gates
 from tasks.rules.outcome import End
-from tasks.rules.wording import and_more, gate_words, plural
-from tasks.run import Done, Run
+from tasks.rules.wording import and_more, gate_words, plural, span
+from tasks.run import Done, Run, reopen
 
-_MOVING = "moving"
+_MOVING, _RETIRING = "moving", "retiring"
+_LISTED = 200  # findings and names kept in the record
 _SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
 _CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
 
@@ -45,15 +48,17 @@ def plan(run: Run) -> Done:
             expected="no blocking finding",
             remedy="mend what it names; see all of them: poolshift plan SPEC",
         )
-    if found.strategy is Strategy.SWAP:
-        raise Refused(
-            f"plan {run.name}",
-            "the reservation cannot hold both pools at once, so the nodes must be swapped in slices",
-            expected="room for both pools",
-            remedy="reserve the target's nodes beside the source's, or migrate in two specs of half the nodes",
-        )
     run.say(f"plan: {found.summary}")
-    return Done(summary=found.summary, data=found.to_dict())
+    return Done(summary=found.summary, data=_brief(found.to_dict()))
+
+
+def _brief(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan as the record keeps it: a ConfigMap holds 1 MiB, and one line for each of 4,000 pods fills it."""
+    moves = dict(plan["moves"])
+    moves["waves"] = [{**wave, "pods": len(wave["pods"])} for wave in moves["waves"]]
+    moves["never"] = moves["never"][:_LISTED]
+    moves["findings"] = []  # among the plan's own
+    return {**plan, "moves": moves, "findings": plan["findings"][:_LISTED]}
 
 
 def baseline(run: Run) -> Done:
@@ -63,7 +68,9 @@ def baseline(run: Run) -> Done:
     pool = _source(run)
     found = validation.measure(run.kube, pool, run.spec, run.name, run.hash, run.clock, run.say)
     _keep(run, found.verdicts, found.evidence, found.raw, pool)
-    return Done(summary=found.summary, data=found.to_dict())
+    # Held, not failed: the run goes on to show what else it finds, the gate holds, and the next run measures again.
+    lacking = any(v.outcome is not Outcome.PASS for v in found.verdicts)
+    return Done(summary=found.summary, state=StepState.HELD if lacking else StepState.DONE, data=found.to_dict())
 
 
 def provision(run: Run) -> Done:
@@ -119,8 +126,11 @@ def gate(run: Run) -> Done:
     return _gate_done(found)
 
 
-def judge(run: Run) -> Gate:
-    """The gate as it stands now, from the record's evidence and the pool's nodes as they are at this moment."""
+def judge(run: Run, at: datetime | None = None) -> Gate:
+    """The gate as it stands now, from the record's evidence and the pool's nodes as they are at this moment.
+
+    `at`: against which the evidence's age is told; default: now.
+    """
     pool = _target(run)
     snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
     return gates.judge(
@@ -131,7 +141,7 @@ def judge(run: Run) -> Gate:
         spec_hash=run.hash,
         pool=pool,
         node_uids=[n.uid for n in planning.nodes_of(snapshot, pool)],
-        now=run.clock.now(),
+        now=at or run.clock.now(),
     )
 
 
@@ -153,19 +163,27 @@ def approval(run: Run) -> Done:
 def migrate(run: Run) -> Done:
     """Step 8. The target opens, the source is fenced, and the work moves in waves, gangs as one."""
     source, target = _source(run), _target(run)
+    if not _under_way(run):
+        # The gate may have been passed days ago: nodes, plugins and the age of the evidence are looked at once more.
+        again = judge(run)
+        if again.outcome is not Outcome.PASS:
+            reopen(run, Step.READINESS, Step.VALIDATE, Step.GATE)
+            return _gate_done(again)
     snapshot = read.snapshot(run.kube)
     old = [n.name for n in planning.nodes_of(snapshot, source)]
     new = [n.name for n in planning.nodes_of(snapshot, target)]
     moving = _moving(run, snapshot, old)
     run.target.release(run.spec.target)
     opening.open_nodes(run.kube, new)
-    found = drain.move(run.kube, run.spec, old, new, run.name, run.clock, run.say)
+    found = drain.move(
+        run.kube, run.spec, old, new, run.name, run.clock, run.say, cancelled=lambda: bool(leases.lost())
+    )
     for pod in found.forced:
         ledgers.decide(
             run.name, source.identity, rfc3339(run.clock.now()), "forced", pod, {"by": "spec"}, run.simulated
         )
     outcome = {End.DRAINED: Outcome.PASS, End.FAILED: Outcome.FAIL, End.UNKNOWN: Outcome.UNMEASURED}[found.end]
-    moved = f"{plural(len(moving['pods']), 'pod')} of {plural(len(moving['workloads']), 'workload')}"
+    moved = f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')}"
     summary = (
         f"{moved} moved off {plural(len(old), 'node')} in {plural(len(found.waves), 'wave')}, "
         f"{found.tally.refused} evictions refused"
@@ -175,11 +193,17 @@ def migrate(run: Run) -> Done:
     return Done(
         summary=summary,
         state=StepState.DONE if found.ok else StepState.HELD,
-        data={"outcome": outcome, "pods": len(moving["pods"]), "workloads": moving["workloads"], **found.to_dict()},
+        data={"outcome": outcome, "pods": moving["pods"], "workloads": moving["workloads"], **found.to_dict()},
     )
 
 
-def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, list[str]]:
+def _under_way(run: Run) -> bool:
+    """Has any work been fenced or moved by this run?"""
+    record = records.read(run.kube, run.name)
+    return record is not None and _MOVING in record.notes
+
+
+def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any]:
     """Which pods and workloads leave, noted before the first of them does: a restart sees only the rest of them."""
     record = records.read(run.kube, run.name)
     noted = record.notes.get(_MOVING) if record else None
@@ -187,8 +211,8 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, lis
         return noted
     leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and _owner_kind(p) != "DaemonSet"]
     roots = [root for p in leaving if (root := snapshot.root(p.owner)) is not None]
-    found = {
-        "pods": sorted(p.key for p in leaving),
+    found: dict[str, Any] = {
+        "pods": len(leaving),
         "workloads": sorted({f"{r.kind}/{r.namespace}/{r.name}" for r in roots}),
     }
     records.write_note(run.kube, run.name, _MOVING, found)
@@ -200,50 +224,137 @@ def _owner_kind(pod: Pod) -> str:
 
 
 def soak(run: Run) -> Done:
-    """Step 9. Time, with conditions; then the transport once more, on the nodes that are idle."""
+    """Step 9. Watched time, with conditions; then the transport once more, where two nodes are idle."""
     target = _target(run)
-    verdict = soaking.soak(run.kube, target, _moved(run.data(Step.MIGRATE)), run.spec.soak, run.name, run.say)
+    verdict = soaking.soak(
+        run.kube,
+        target,
+        _moved(run.data(Step.MIGRATE)),
+        run.spec.soak,
+        run.name,
+        run.say,
+        _csi_of(run, target),
+    )
     verdicts = [verdict]
+    summary = f"{verdict.observed} watched: {verdict.reason}"
     data: dict[str, Any] = {}
-    if verdict.outcome is Outcome.PASS and run.spec.soak.repeat_proof:
+    if verdict.outcome is Outcome.PASS and run.spec.soak.repeat_proof is not Repeat.NEVER:
         proof = validation.repeat_proof(run.kube, target, run.spec, run.name, run.hash, run.clock, run.say)
         verdicts += proof.verdicts
         data = proof.to_dict()
         _keep(run, (), proof.evidence, proof.raw)
+        if not proof.verdicts:
+            summary += "; transport not proven again: fewer than two idle nodes"
+            if run.spec.soak.repeat_proof is Repeat.ALWAYS:
+                verdicts.append(
+                    Verdict(
+                        check="transport-proof",
+                        outcome=Outcome.UNMEASURED,
+                        reason="fewer than two idle nodes, and soak.repeat_proof is always",
+                    )
+                )
     _keep(run, verdicts)
-    done = _judged(verdicts, verdict.reason)
+    done = _judged(verdicts, summary)
     return Done(summary=done.summary, state=done.state, data={**data, **done.data})
 
 
 def retire(run: Run) -> Done:
-    """Step 10. The gate once more on fresh facts; the source proven empty by UID; only then is it deleted."""
-    found = judge(run)
+    """Step 10. The gate once more; the source proven empty by UID right before each request to delete it."""
+    source = run.source_pool()
+    begun = _noted(run, _RETIRING)
+    if source is None or (begun and source.state is PoolState.DELETING):
+        return _follow_deletion(run, begun)
+    found = _judge_for_retirement(run)
     if found.outcome is not Outcome.PASS:
         return _gate_done(found)
-    source = run.source_pool()
-    if source is None:
-        _give_back(run)
-        return Done(summary=f"{pool_words(run.spec.source)} is gone", data={"outcome": Outcome.PASS})
-    snapshot = read.snapshot(run.kube, source.node_selector, owners=False, storage=False)
-    nodes = planning.nodes_of(snapshot, source)
-    left = drain.verify_empty(run.kube, {n.name: n.uid for n in nodes})
-    blocks = [f for f in left if f.level is Level.BLOCK]
-    if blocks:
-        return Done(
-            summary=f"not empty: {and_more([f.wording() for f in blocks], 3)}",
-            state=StepState.HELD,
-            data={"outcome": Outcome.FAIL, "findings": [f.to_dict() for f in left]},
-        )
-    run.say(f"{pool_words(run.spec.source)} is empty: {plural(len(nodes), 'node')} verified by UID")
     if not run.spec.retire.enabled:
         _give_back(run)
         return Done(summary="kept, empty and fenced, as the spec says", data={"outcome": Outcome.PASS, "kept": True})
-    pools.retire(run.source, run.spec.source, run.clock, run.say)
+    findings = _not_empty(run)
+    if findings:
+        return Done(
+            summary=f"not empty: {and_more([f.fact() for f in findings], 3)}",
+            state=StepState.HELD,
+            data={"outcome": _outcome_of(findings), "findings": [f.to_dict() for f in findings[:_LISTED]]},
+        )
+    run.say(f"{pool_words(run.spec.source)} is empty: {plural(source.nodes, 'node')} verified by UID")
+    records.write_note(run.kube, run.name, _RETIRING, {"nodes": source.nodes})
+    return _follow_deletion(run, {"nodes": source.nodes})
+
+
+def _follow_deletion(run: Run, begun: Mapping[str, Any]) -> Done:
+    """Delete, or go on following a deletion that an earlier process asked for on proof."""
+
+    def prove() -> None:
+        if leases.lost():
+            raise Refused(f"run {run.name}", leases.lost(), remedy="see who runs now: poolshift status")
+        findings = _not_empty(run)
+        if findings:
+            raise Unmeasured(
+                pool_words(run.spec.source),
+                f"is not proven empty: {and_more([f.fact() for f in findings], 3)}",
+                expected="no pod on it",
+                remedy="move what is named, then run the same command again; nothing more was deleted",
+            )
+
+    pools.retire(run.source, run.spec.source, run.clock, run.say, prove)
     _give_back(run)
-    return Done(
-        summary=f"{pool_words(run.spec.source)} retired: {plural(len(nodes), 'node')} verified empty, then deleted",
-        data={"outcome": Outcome.PASS, "nodes": [n.name for n in nodes]},
+    what = f"{plural(int(begun['nodes']), 'node')} verified empty, then deleted" if begun else "it is gone"
+    return Done(summary=f"{pool_words(run.spec.source)} retired: {what}", data={"outcome": Outcome.PASS, **begun})
+
+
+def _not_empty(run: Run) -> list[Finding]:
+    """Why the source pool is not proven empty; as many nodes must be seen as the cloud says there are."""
+    source = run.source_pool()
+    if source is None:
+        return []
+    snapshot = read.snapshot(run.kube, source.node_selector, owners=False, storage=False)
+    nodes = planning.nodes_of(snapshot, source)
+    if len(nodes) < source.nodes:
+        return [
+            Finding(
+                level=Level.BLOCK,
+                code="nodes-unseen",
+                object=pool_words(run.spec.source),
+                observed=f"{len(nodes)} nodes in Kubernetes",
+                expected=f"{source.nodes}, as the cloud says",
+                remedy=f"kubectl get nodes -l {','.join(f'{k}={v}' for k, v in source.node_selector.items())}",
+            )
+        ]
+    return [f for f in drain.verify_empty(run.kube, {n.name: n.uid for n in nodes}) if f.level is Level.BLOCK]
+
+
+def _outcome_of(findings: Iterable[Finding]) -> Outcome:
+    unknown = all(f.code in ("nodes-unseen", "emptiness-unverified") for f in findings)
+    return Outcome.UNMEASURED if unknown else Outcome.FAIL
+
+
+def _judge_for_retirement(run: Run) -> Gate:
+    """The gate on the same evidence, whose age is told at the time it opened: what came after, the soak has watched.
+
+    The nodes must still be those that were proven, devices are looked at now, and a soak that ended too long ago is
+    begun again.
+    """
+    passed, soaked = run.step(Step.GATE), run.step(Step.SOAK)
+    found = judge(run, at=parse_time(passed.finished) if passed and passed.finished else None)
+    if soaked is None or not soaked.finished:
+        return replace(found, verdicts=(*found.verdicts, Verdict(check="soak", outcome=Outcome.UNMEASURED)))
+    age = run.clock.now() - parse_time(soaked.finished)
+    if age <= run.spec.gate.max_evidence_age:
+        return found
+    reopen(run, Step.SOAK)
+    stale = Verdict(
+        check="soak",
+        outcome=Outcome.UNMEASURED,
+        reason=f"ended {span(age)} ago; the next run watches again",
     )
+    return replace(found, verdicts=(*found.verdicts, stale))
+
+
+def _noted(run: Run, note: str) -> Mapping[str, Any]:
+    record = records.read(run.kube, run.name)
+    found = record.notes.get(note) if record else None
+    return found if isinstance(found, dict) else {}
 
 
 def report(run: Run) -> Done:

@@ -10,7 +10,7 @@ from infra import fabrics
 from infra.kube import read
 from infra.model.cluster import Node, Taint
 from infra.model.pools import Pool, Request
-from infra.model.spec import EksTarget, ExternalPool, GkeTarget, Strategy
+from infra.model.spec import EksTarget, ExternalPool, GkeTarget, MigrationSpec, Strategy
 from infra.model.survey import Survey
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Snapshot
@@ -122,12 +122,14 @@ def survey(run: Run) -> Plan:
     )
     estimate = _estimate(run, looked)
     findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
-    blocked = any(f.level is Level.BLOCK for f in findings)
+    strategy = preflight.strategy(looked, spec)
+    findings += [*_swap(strategy, run.name), *_cannot_retire(spec)]
+    blocked = moves.blocked or any(f.level is Level.BLOCK for f in findings)
     return Plan(
         run=run.name,
         source=pool_words(spec.source),
         target=pool_words(spec.target),
-        strategy=preflight.strategy(looked, spec),
+        strategy=strategy,
         findings=(*findings, *moves.findings),
         requests=() if blocked else tuple(run.target.render(spec.target, run.name)),
         moves=moves,
@@ -179,6 +181,38 @@ def _estimate(run: Run, looked: Survey) -> cost.Estimate:
     fabric = fabrics.fabric_of(machine_type)
     nodes = target.nodes if not isinstance(target, ExternalPool) else looked.existing.nodes if looked.existing else 0
     return cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+
+
+def _swap(strategy: Strategy, run: str) -> list[Finding]:
+    """One reservation for both pools in turn needs slices, which this version does not do."""
+    if strategy is not Strategy.SWAP:
+        return []
+    return [
+        Finding(
+            level=Level.BLOCK,
+            code="needs-swap",
+            object=f"run {run}",
+            observed="the reservation cannot hold both pools at once (or strategy is swap)",
+            expected="room for both pools side by side",
+            remedy="reserve the target's nodes beside the source's, or migrate in several specs of fewer nodes",
+        )
+    ]
+
+
+def _cannot_retire(spec: MigrationSpec) -> list[Finding]:
+    """Nodes that something else owns cannot be deleted here: better said now than after the move."""
+    if not isinstance(spec.source, ExternalPool) or not spec.retire.enabled:
+        return []
+    return [
+        Finding(
+            level=Level.BLOCK,
+            code="source-not-ours-to-delete",
+            object=pool_words(spec.source),
+            observed="is an external pool, and retire.enabled is true",
+            expected="retire: {enabled: false}; its owner deletes it once it is empty",
+            remedy="set retire.enabled to false",
+        )
+    ]
 
 
 def _over_budget(estimate: cost.Estimate, budget: float) -> list[Finding]:

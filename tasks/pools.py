@@ -104,8 +104,11 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
         pool = found
 
 
-def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
-    """Delete the pool and return when the cloud no longer has it. The caller has proven it empty.
+def retire(pools: Pools, pool: Any, clock: Clock, say: Say, prove: Callable[[], None] = lambda: None) -> None:
+    """Delete the pool and return when the cloud no longer has it.
+
+    `prove` is called right before every request to delete and raises unless the pool is empty at that moment: a first
+    deletion may fail in the cloud, and new nodes may have taken pods since.
 
     Raises:
         CloudError: the cloud could not delete it (DELETE_FAILED), with its reason.
@@ -133,7 +136,8 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say) -> None:
                 remedy="remove what depends on it, then run the same command again",
             )
         if found.state is not PoolState.DELETING:
-            _patiently(lambda: pools.delete(pool), clock, say)
+            prove()
+            pools.delete(pool)
             asked += 1
         if clock.now() - started >= RETIRE_LIMIT:
             raise Unmeasured(

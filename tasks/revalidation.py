@@ -7,8 +7,8 @@ from typing import Any
 
 from infra import connect as clouds
 from infra.clock import parse_time, rfc3339
-from infra.errors import PoolshiftError, Unreachable
-from infra.kube import api, records
+from infra.errors import PoolshiftError
+from infra.kube import api, leases, read, records
 from infra.kube.api import Kube
 from infra.model.pools import Pool
 from infra.model.spec import EksPool, ExternalPool, GkePool, RevalidationSpec
@@ -16,91 +16,137 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from tasks import ledgers, readiness
 from tasks import validate as validation
 from tasks.identity import pool_identity, pool_words
-from tasks.rules.wording import age
+from tasks.rules.idle import idle_nodes
+from tasks.rules.wording import age, plural
 from tasks.run import Say
+from tasks.validate import Validation
+
+Part = EksPool | GkePool | ExternalPool
 
 
-def look(spec: RevalidationSpec, part: EksPool | GkePool | ExternalPool, say: Say) -> dict[str, Any]:
-    """Judge one pool; an error of one pool is that pool's unmeasured verdict and does not hide the others."""
+def look(spec: RevalidationSpec, part: Part, say: Say) -> dict[str, Any]:
+    """Judge one pool; an error of one pool is that pool's unmeasured verdict and does not hide the others.
+
+    Raises:
+        BadSpec: the spec's cluster cannot be opened at all, which is true of every pool.
+
+    """
+    kube = api.connect(spec.cluster)
     try:
-        kube = api.connect(spec.cluster)
         pool = clouds.connect(spec.cluster, part).find(part)
-        if pool is None:
-            verdicts = [_unmeasured("readiness", f"{pool_words(part)} is not found in the cloud")]
-            return _result(kube, spec, part, None, verdicts)
-        verdicts = [readiness.look(kube, pool)]
-        say(f"{pool_words(part)}: {verdicts[0].outcome.value}, {verdicts[0].reason}")
-        if spec.probe_idle_nodes:
-            verdicts += _probe(kube, spec, pool, say)
-        return _result(kube, spec, part, pool, verdicts)
-    except Unreachable as error:
-        return _shape(part, [_unmeasured("readiness", error.wording())], "", simulated=False)
-
-
-def _probe(kube: Kube, spec: RevalidationSpec, pool: Pool, say: Say) -> list[Verdict]:
-    """The transport on nodes that nobody computes on. Too few of them: said, and not claimed to be measured."""
-    spec_hash = records.spec_hash(spec.model_dump_json())
-    try:
-        found = validation.repeat_proof(kube, pool, spec, spec.name, spec_hash, kube.clock, say)
+        reason = f"{pool_words(part)} is not found in the cloud"
+        verdict = readiness.look(kube, pool) if pool else _unmeasured("readiness", reason)
     except PoolshiftError as error:
-        return [_unmeasured("transport-proof", error.wording())]
-    for verdict in found.verdicts:
-        say(f"{pool.name} {verdict.check}: {verdict.outcome.value}, {verdict.reason}")
-    return list(found.verdicts)
+        pool, verdict = None, _unmeasured("readiness", error.wording())
+    say(f"{pool_words(part)}: {verdict.outcome.value}, {verdict.reason}")
+    proof, note = Validation(verdicts=()), ""
+    if spec.probe_idle_nodes:
+        proof, note = _probe(kube, spec, part, pool, say)
+    for found in proof.verdicts:
+        say(f"{pool_words(part)} {found.check}: {found.outcome.value}, {found.reason}")
+    if note:
+        say(f"{pool_words(part)}: {note}")
+    return _result(kube, spec, part, [verdict, *proof.verdicts], proof, note, say)
+
+
+def _probe(kube: Kube, spec: RevalidationSpec, part: Part, pool: Pool | None, say: Say) -> tuple[Validation, str]:
+    """The transport on nodes that nobody computes on, while we hold the pool's Lease.
+
+    A pool that a run holds, and a probe that ends in an error, are unmeasured. With fewer than two idle nodes there
+    is nothing to measure: no verdict, and a note that says so.
+    """
+    if pool is None:
+        return Validation(verdicts=()), "transport not measured: the pool could not be looked at"
+    try:
+        idle = _idle_nodes(kube, pool)
+        if idle < 2:
+            return Validation(verdicts=()), f"transport not measured: {plural(idle, 'idle node')}"
+        records.ensure_namespace(kube)
+        spec_hash = records.spec_hash(spec.model_dump_json())
+        with leases.hold(kube, [pool_identity(part)], spec.name) as held:
+            found = validation.repeat_proof(kube, pool, spec, spec.name, spec_hash, kube.clock, say)
+            for lease in held:
+                lease.check()
+    except PoolshiftError as error:
+        return Validation(verdicts=(_unmeasured("transport-proof", error.wording()),)), ""
+    gone = "transport not measured: fewer than two nodes stayed idle"
+    return found, "" if found.verdicts else gone
+
+
+def _idle_nodes(kube: Kube, pool: Pool) -> int:
+    if not pool.node_selector:
+        return 0
+    snapshot = read.snapshot(kube, pool.node_selector, owners=False, storage=False)
+    return len(idle_nodes(snapshot, snapshot.nodes, {*pool.gpus, *pool.rdma} or {"nvidia.com/gpu"}))
 
 
 def _result(
     kube: Kube,
     spec: RevalidationSpec,
-    part: EksPool | GkePool | ExternalPool,
-    pool: Pool | None,
+    part: Part,
     verdicts: list[Verdict],
+    proof: Validation,
+    note: str,
+    say: Say,
 ) -> dict[str, Any]:
-    now = rfc3339(kube.clock.now())
-    identity = pool.identity if pool else pool_identity(part)
-    since = _since(identity, verdicts)
-    simulated = kube.sandbox is not None
-    ledgers.keep(spec.name, identity, now, verdicts=verdicts, simulated=simulated)
+    """The pool's answer, kept in the ledger. A ledger that fails is one more unmeasured verdict and hides nothing."""
+    identity, simulated = pool_identity(part), kube.sandbox is not None
+    moments = _since_cluster(verdicts)
+    try:
+        moments += _since_ledger(identity, verdicts)
+        ledgers.keep(
+            spec.name,
+            identity,
+            rfc3339(kube.clock.now()),
+            verdicts=verdicts,
+            evidence=proof.evidence,
+            raw=proof.raw,
+            spec_hash=records.spec_hash(spec.model_dump_json()),
+            simulated=simulated,
+        )
+    except PoolshiftError as error:
+        verdicts = [*verdicts, _unmeasured("ledger", f"not kept: {error.wording()}")]
+        say(f"{pool_words(part)}: {verdicts[-1].reason}")
+    since = min(moments, default="")
     words = f"{since} ({age(parse_time(since), kube.clock.now())})" if since else ""
-    return _shape(part, verdicts, words, simulated=simulated)
+    return _shape(part, verdicts, words, note, simulated=simulated)
 
 
-def _since(identity: str, verdicts: Iterable[Verdict]) -> str:
-    """The earliest of what the cluster's own times say and what our history says; "" when all pass."""
-    moments = []
-    for verdict in verdicts:
-        if verdict.outcome is Outcome.PASS:
-            continue
-        moments += [f.since.split(" ")[0] for f in verdict.findings if f.since and f.level is Level.BLOCK]
-        known = ledgers.since(identity, verdict.check)
-        if known:
-            moments.append(known)
-    return min(moments, default="")
+def _since_cluster(verdicts: Iterable[Verdict]) -> list[str]:
+    """Since when what does not pass is as it is, by the cluster's own times."""
+    bad = [v for v in verdicts if v.outcome is not Outcome.PASS]
+    return [f.since.split(" ")[0] for v in bad for f in v.findings if f.since and f.level is Level.BLOCK]
 
 
-def _shape(
-    part: EksPool | GkePool | ExternalPool, verdicts: list[Verdict], since: str, *, simulated: bool
-) -> dict[str, Any]:
+def _since_ledger(identity: str, verdicts: Iterable[Verdict]) -> list[str]:
+    """Since when what does not pass has not passed, by our own history. Raises Unreachable."""
+    bad = [v for v in verdicts if v.outcome is not Outcome.PASS]
+    return [known for v in bad if (known := ledgers.since(identity, v.check))]
+
+
+def _shape(part: Part, verdicts: list[Verdict], since: str, note: str, *, simulated: bool) -> dict[str, Any]:
     outcome = worst(v.outcome for v in verdicts)
     bad = [v for v in verdicts if v.outcome is not Outcome.PASS]
-    summary = bad[0].reason if bad else "; ".join(v.reason for v in verdicts)
+    reasons = [v.reason for v in bad or verdicts]
     return {
         "pool": pool_words(part),
         "outcome": outcome.value,
         "since": since,
-        "summary": summary,
+        "summary": "; ".join([*reasons, note] if note else reasons),
+        "note": note,
         "verdicts": [v.to_dict() for v in verdicts],
         "simulated": simulated,
-        "markdown": _markdown(part, verdicts, since, simulated),
+        "markdown": _markdown(part, verdicts, since, note, simulated),
     }
 
 
-def _markdown(part: EksPool | GkePool | ExternalPool, verdicts: Iterable[Verdict], since: str, simulated: bool) -> str:
+def _markdown(part: Part, verdicts: Iterable[Verdict], since: str, note: str, simulated: bool) -> str:
     lines = [f"# {pool_words(part)}{' (simulated)' if simulated else ''}", ""]
     lines += [f"Failing since **{since}**.", ""] if since else []
     for verdict in verdicts:
         lines.append(f"- **{verdict.check}: {verdict.outcome.value}**. {verdict.reason}")
         lines += [f"  - {_finding(f)}" for f in verdict.findings]
+    lines += [f"- {note}"] if note else []
     return "\n".join(lines)
 
 

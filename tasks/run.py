@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -87,6 +87,10 @@ class Run:
         """The run's record, made if absent. Raises Refused when the name belongs to another spec."""
         records.ensure_namespace(self.kube)
         record = records.create(self.kube, self.name, "migration", self.spec.model_dump_json())
+        if record.spec_hash != self.hash and _only_planned(record):
+            # Nothing was touched under the old spec: what the plan asked to be mended may be mended.
+            records.remove(self.kube, self.name)
+            record = records.create(self.kube, self.name, "migration", self.spec.model_dump_json())
         if record.spec_hash != self.hash:
             changed = ", ".join(_differences(record.spec, self.spec.model_dump(mode="json")))
             raise Refused(
@@ -132,12 +136,28 @@ def perform(run: Run, step: Step, work: Callable[[Run], Done]) -> StepRecord:
     try:
         done = work(run)
     except PoolshiftError as error:
-        _finish(run, step, started, Done(summary=error.wording(), state=StepState.FAILED))
+        known = before.data if before else {}
+        _finish(run, step, started, Done(summary=error.wording(), state=StepState.FAILED, data=known))
         raise
     reach(f"{step}:acted")
     record = _finish(run, step, started, done)
     reach(f"{step}:recorded")
     return record
+
+
+def reopen(run: Run, *steps: Step) -> None:
+    """Have finished steps looked at again on the next run; what they know stays."""
+    found = records.read(run.kube, run.name)
+    for step in steps:
+        entry = found.steps.get(step) if found else None
+        if entry is not None and entry.state is StepState.DONE:
+            _write(run, replace(entry, state=StepState.HELD))
+
+
+def _only_planned(record: records.RunRecord) -> bool:
+    """Has the run got no further than a plan that it did not pass?"""
+    plan = record.steps.get(Step.PLAN)
+    return set(record.steps) <= {Step.PLAN} and (plan is None or plan.state is not StepState.DONE)
 
 
 def _finish(run: Run, step: Step, started: str, done: Done) -> StepRecord:

@@ -1,4 +1,8 @@
-"""Soak: time AND replacements Ready AND nothing newly Pending. A blind timer would let a broken pull roll through."""
+"""Soak: time AND replacements at full strength AND nothing newly Pending; a timer alone sees no broken image.
+
+Only time that somebody watched counts. The start and the last look are in the run record: a restart soon after goes on
+with the same soak, a longer gap or a breach begins a new one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from infra.clock import parse_time, rfc3339
-from infra.errors import Unreachable
-from infra.kube import records
+from infra.errors import Refused, Unreachable
+from infra.kube import leases, records
 from infra.kube.api import Kube
+from infra.model.gangs import GANG_KINDS
 from infra.model.pools import Pool
 from infra.model.spec import Soak
 from infra.model.verdict import Finding, Level, Outcome, Verdict
@@ -18,70 +23,103 @@ from tasks.rules import soak as rules
 from tasks.rules.wording import span
 from tasks.run import Say
 
-BLIND = timedelta(minutes=5)  # how long the cluster may be unreachable before the soak says that it cannot see
-
-
-def soak(kube: Kube, pool: Pool, moved: Iterable[str], settings: Soak, run: str, say: Say) -> Verdict:
-    """Watch the target pool and the moved workloads for `settings.duration`; stop at the first breach.
-
-    `moved` are workloads as KIND/NAMESPACE/NAME. The start is kept in the run record, so a restart goes on with the
-    same soak instead of beginning a new one; what happened while nobody looked is judged from the pods' own times.
-    """
-    clock = kube.clock
-    started = _started(kube, run)
-    unseen: datetime | None = None
-    looks = 0
-    wanted = tuple(moved)
-    while True:
-        now = clock.now()
-        try:
-            findings = rules.breaches(_workloads(kube, wanted), _pods(kube), pool.node_selector, started)
-            findings += [f for f in readiness.look(kube, pool).findings if f.level is Level.BLOCK]
-            unseen, looks = None, looks + 1
-        except Unreachable as error:
-            unseen = unseen or now
-            findings = []
-            say(f"soak: cannot see the cluster ({error.observed})")
-            if now - unseen >= BLIND:
-                return _verdict(Outcome.UNMEASURED, now - started, settings, f"cluster unreachable for {span(BLIND)}")
-        if findings:
-            return _verdict(Outcome.FAIL, now - started, settings, findings[0].wording(), findings)
-        if now - started >= settings.duration and unseen is None:
-            what = f"{looks} looks, {len(wanted)} workloads at full strength, nothing Pending"
-            return _verdict(Outcome.PASS, now - started, settings, what)
-        say(f"soak: {span(now - started)} of {span(settings.duration)}, all well")
-        clock.sleep(min(settings.interval, settings.duration).total_seconds())
-
-
-def _started(kube: Kube, run: str) -> datetime:
-    found = records.read(kube, run)
-    noted = found.notes.get("soak-started") if found else None
-    if isinstance(noted, str):
-        return parse_time(noted)
-    now = kube.clock.now()
-    records.write_note(kube, run, "soak-started", rfc3339(now))
-    return now
-
-
+BLIND = timedelta(minutes=5)  # how long nobody may have looked before the time before it no longer counts
+_NOTE = "soak"
 _PATHS: Mapping[str, str] = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments/{}",
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets/{}",
-    "Job": "/apis/batch/v1/namespaces/{}/jobs/{}",
+    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets/{}",
+    "ReplicationController": "/api/v1/namespaces/{}/replicationcontrollers/{}",
 }
 
 
-def _workloads(kube: Kube, wanted: Iterable[str]) -> dict[str, dict[str, Any] | None]:
-    found = {}
-    for name in wanted:
-        kind, namespace, own = name.split("/", 2)
-        if kind in _PATHS:
-            found[name] = kube.get(_PATHS[kind].format(namespace, own))
-    return found
+def soak(kube: Kube, pool: Pool, moved: Iterable[str], settings: Soak, run: str, say: Say, csi: str = "") -> Verdict:
+    """Watch the target pool and the moved workloads for `settings.duration`; stop at the first lasting breach.
+
+    `moved` are workloads as KIND/NAMESPACE/NAME. A finding becomes a breach when it has stood for `rules.GRACE`: a pod
+    that starts is no fault. What cannot be read at all is unmeasured.
+    """
+    clock = kube.clock
+    wanted = tuple(moved)
+    patience = max(2 * settings.interval, BLIND)
+    started = _started(kube, run, patience, say)
+    last, looks = clock.now(), 0
+    standing: dict[tuple[str, str], datetime] = {}
+    while True:
+        if leases.lost():
+            raise Refused(f"run {run}", leases.lost(), remedy="see who runs now: poolshift status")
+        now = clock.now()
+        try:
+            seen = list(_look(kube, pool, wanted, started, csi))
+        except Unreachable as error:
+            say(f"soak: cannot see the cluster ({error.observed})")
+            if now - last > patience:
+                records_lost = f"the cluster could not be seen for {span(now - last)}"
+                return _verdict(Outcome.UNMEASURED, now - started, settings, records_lost)
+            clock.sleep(settings.interval.total_seconds())
+            continue
+        last, looks = now, looks + 1
+        standing = {key: standing.get(key, now) for f in seen if (key := (f.code, f.object))}
+        breaches = [f for f in seen if now - standing[(f.code, f.object)] >= rules.GRACE]
+        unread = [f for f in breaches if f.code == rules.UNREAD]
+        if breaches:
+            records.write_note(kube, run, _NOTE, {})
+            outcome = Outcome.UNMEASURED if len(unread) == len(breaches) else Outcome.FAIL
+            return _verdict(outcome, now - started, settings, breaches[0].wording(), breaches)
+        records.write_note(kube, run, _NOTE, {"started": rfc3339(started), "last": rfc3339(now)})
+        if now - started >= settings.duration and not seen:
+            what = f"{looks} looks, {len(wanted)} workloads at full strength, nothing Pending"
+            return _verdict(Outcome.PASS, now - started, settings, what)
+        well = "all well" if not seen else seen[0].fact()
+        say(f"soak: {span(now - started)} of {span(settings.duration)}, {well}")
+        pause = min(settings.interval, settings.duration) if not seen else min(settings.interval, rules.GRACE)
+        clock.sleep(max(1.0, pause.total_seconds()))
 
 
-def _pods(kube: Kube) -> list[dict[str, Any]]:
-    """Pods that wait for a node: the only ones whose number can newly grow."""
-    return list(kube.list("/api/v1/pods", {"fieldSelector": "status.phase=Pending"}))
+def _look(kube: Kube, pool: Pool, wanted: Iterable[str], started: datetime, csi: str) -> Iterable[Finding]:
+    pending = list(kube.list("/api/v1/pods", {"fieldSelector": "status.phase=Pending"}))
+    yield from rules.breaches(_workloads(kube, wanted), pending, pool.node_selector, started)
+    yield from (f for f in readiness.look(kube, pool, csi).findings if f.level is Level.BLOCK)
+
+
+def _started(kube: Kube, run: str, patience: timedelta, say: Say) -> datetime:
+    """When this soak began: the noted one goes on if its last look is not too long ago."""
+    found = records.read(kube, run)
+    noted = found.notes.get(_NOTE) if found else None
+    now = kube.clock.now()
+    if isinstance(noted, dict) and noted.get("started") and noted.get("last"):
+        gap = now - parse_time(str(noted["last"]))
+        if gap <= patience:
+            return parse_time(str(noted["started"]))
+        say(f"soak: begins anew, since nobody looked for {span(gap)}")
+    records.write_note(kube, run, _NOTE, {"started": rfc3339(now), "last": rfc3339(now)})
+    return now
+
+
+def _workloads(kube: Kube, wanted: Iterable[str]) -> dict[str, rules.Seen]:
+    return {name: _workload(kube, name) for name in wanted}
+
+
+def _workload(kube: Kube, name: str) -> rules.Seen:
+    """The object, and for gangs of a custom kind its pods, since only they say whether it runs."""
+    kind, namespace, own = name.split("/", 2)
+    if kind in _PATHS:
+        return rules.Seen(obj=kube.get(_PATHS[kind].format(namespace, own)), known=True)
+    for row in (k for k in GANG_KINDS if k.kind == kind):
+        obj = kube.get(row.path(namespace, own))
+        if obj is None:
+            continue
+        if row.group == "batch":
+            return rules.Seen(obj=obj, known=True)
+        pods = _pods_of(kube, namespace, row.pod_label, own)
+        return rules.Seen(obj=obj, known=bool(row.pod_label), stopped=row.read_switch(obj), pods=pods)
+    return rules.Seen(obj=None, known=any(k.kind == kind for k in GANG_KINDS))
+
+
+def _pods_of(kube: Kube, namespace: str, label: str, name: str) -> tuple[dict[str, Any], ...]:
+    if not label:
+        return ()
+    return tuple(kube.list(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{label}={name}"}))
 
 
 def _verdict(
@@ -92,7 +130,7 @@ def _verdict(
         outcome=outcome,
         observed=span(lasted),
         limit=f"{span(settings.duration)} without a breach",
-        statistic="replacements Ready, nothing newly Pending, devices present",
+        statistic="replacements at full strength, nothing newly Pending, devices present",
         reason=reason,
         findings=tuple(findings),
     )

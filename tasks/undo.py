@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from infra.errors import NotFound, Refused
-from infra.kube import read, records
+from infra.kube import api, read, records
+from infra.model.pools import PoolState
 from infra.model.record import Step, StepState
+from infra.model.spec import Cluster, MigrationSpec
 from infra.model.verdict import Level
 from tasks import drain, fence, gangs, planning, pools
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
+
+_GOING = (PoolState.DELETING, PoolState.DELETE_FAILED)
 
 
 def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
@@ -25,8 +29,16 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     record = records.read(run.kube, run.name)
     if record is None:
         raise NotFound(f"run {run.name}", "no record in this cluster", remedy="poolshift status")
+    source = run.source_pool()
+    if Step.RETIRE in record.steps and source is not None and source.state in _GOING:
+        raise Refused(
+            f"run {run.name}",
+            f"{pool_words(run.spec.source)} is being deleted ({source.state.value})",
+            expected="a source pool that stays",
+            remedy="let poolshift migrate end it: pods must not land on nodes that the cloud takes away",
+        )
     retired = record.steps.get(Step.RETIRE)
-    if run.source_pool() is None and retired is not None:
+    if source is None and retired is not None:
         raise Refused(
             f"run {run.name}",
             f"{pool_words(run.spec.source)} is deleted already ({retired.state.value})",
@@ -48,6 +60,23 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
         run.say(line)
     summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back"
     return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}
+
+
+def recorded(run: Run) -> Run:
+    """The same run with the spec that it was started with: what was changed is undone, not what a file says now."""
+    record = records.read(run.kube, run.name)
+    if record is None or record.spec_hash == run.hash:
+        return run
+    stored = {**record.spec, "cluster": run.spec.cluster.model_dump(mode="json")}
+    return Run(spec=MigrationSpec.model_validate(stored), kube=run.kube, say=run.say)
+
+
+def spec_of(cluster: Cluster, name: str) -> MigrationSpec:
+    """The spec that a run of this cluster was started with. Raises NotFound."""
+    record = records.read(api.connect(cluster), name)
+    if record is None or record.kind != "migration":
+        raise NotFound(f"run {name}", "neither a spec file nor a run of this cluster", remedy="poolshift status")
+    return MigrationSpec.model_validate({**record.spec, "cluster": cluster.model_dump(mode="json")})
 
 
 def _clouds(run: Run, record: records.RunRecord) -> list[str]:

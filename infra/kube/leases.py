@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,6 +89,14 @@ class Held:
             raise Refused(f"lease {self.name}", self.lost, remedy="see who runs now: poolshift status, then run again")
 
 
+_HERE: list[Held] = []  # of this process, so that work in any thread can see that it must stop
+
+
+def lost() -> str:
+    """Why this process must not write any more, or "": one of its leases is no longer its own."""
+    return next((lease.lost for lease in _HERE if lease.lost), "")
+
+
 def _path(kube: Kube, name: str = "") -> str:
     base = f"/apis/coordination.k8s.io/v1/namespaces/{kube.namespace}/leases"
     return f"{base}/{name}" if name else base
@@ -113,6 +122,7 @@ def hold(kube: Kube, identities: list[str], run: str, clock: Clock | None = None
         for identity in sorted(set(identities)):
             lease = acquire(kube, lease_name(identity), run, clock or SystemClock())
             held.append(lease)
+            _HERE.append(lease)
             thread = threading.Thread(target=_renew, args=(kube, lease), daemon=True, name=f"renew {lease.name}")
             thread.start()
             threads.append(thread)
@@ -123,6 +133,7 @@ def hold(kube: Kube, identities: list[str], run: str, clock: Clock | None = None
         for thread in threads:
             thread.join(timeout=10)
         for lease in held:
+            _HERE.remove(lease)
             release(kube, lease)
 
 
@@ -191,7 +202,12 @@ def _lease(name: str, namespace: str, holder: Holder, run: str) -> dict[str, Any
 
 def _renew(kube: Kube, lease: Held) -> None:
     """Renew until told to stop. Reports, in `lease.lost`, when somebody else has taken over."""
+    renewed = time.monotonic()
     while not lease.stop.wait(RENEW_EVERY):
+        if time.monotonic() - renewed > DURATION:
+            # Cut off or stopped for so long that another may have taken over: no more writes under it.
+            lease.lost = f"not renewed for {time.monotonic() - renewed:.0f} s"
+            return
         try:
             current = kube.request("GET", _path(kube, lease.name))
             identity = (current.get("spec") or {}).get("holderIdentity")
@@ -200,6 +216,7 @@ def _renew(kube: Kube, lease: Held) -> None:
                 return
             current["spec"]["renewTime"] = rfc3339_micro(SystemClock().now())
             kube.request("PUT", _path(kube, lease.name), body=current, retry=False)
+            renewed = time.monotonic()
         except PoolshiftError:
             continue  # the next round tries again; a taker-over shows in holderIdentity
 

@@ -30,8 +30,15 @@ class RunRecord:
 
 
 def spec_hash(spec_json: str) -> str:
-    """SHA-256 of the canonical JSON of a spec; binds evidence to what was asked for."""
-    canonical = json.dumps(json.loads(spec_json), sort_keys=True, separators=(",", ":"))
+    """SHA-256 of the canonical JSON of a spec; binds evidence to what was asked for.
+
+    By which kubeconfig and context the cluster is reached is left out: the same run goes on from another machine.
+    """
+    spec = json.loads(spec_json)
+    cluster = spec.get("cluster")
+    if isinstance(cluster, dict):
+        spec["cluster"] = {key: value for key, value in cluster.items() if key not in ("kubeconfig", "context")}
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -108,6 +115,15 @@ def _patch(kube: Kube, name: str, data: Mapping[str, str]) -> None:
     kube.request("PATCH", _path(kube, name), body={"data": dict(data)}, content_type=MERGE_PATCH, retry=True)
 
 
+def _mapping(text: str | None) -> dict[str, Any]:
+    """JSON of a mapping; anything else is empty."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _parse(config_map: Mapping[str, Any]) -> RunRecord:
     """Tolerant: entries that cannot be read are left out, so their step is looked at again."""
     data = config_map.get("data") or {}
@@ -127,7 +143,7 @@ def _parse(config_map: Mapping[str, Any]) -> RunRecord:
         kind=str(data.get(_KIND, "migration")),
         created=str(data.get(_CREATED, "")),
         spec_hash=str(data.get(_HASH, "")),
-        spec=json.loads(data.get(_SPEC) or "{}"),
+        spec=_mapping(data.get(_SPEC)),
         steps=steps,
         notes=notes,
     )

@@ -80,6 +80,15 @@ class PluginView:
     csi: Mapping[str, tuple[str, ...]] | None = None
 
 
+# DRA drivers that hand out what an extended resource did before (AWS and GKE DRANET, NVIDIA's GPU driver).
+DRA_DRIVERS: Mapping[str, tuple[str, ...]] = {
+    "nvidia.com/gpu": ("gpu.nvidia.com",),
+    "vpc.amazonaws.com/efa": ("efa.networking.k8s.aws", "dra.net"),
+    "rdma/": ("roce.networking.k8s.aws", "dra.net"),
+    "networking.gke.io.networks/rdma-": ("mrdma.google.com", "dra.net"),
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plugin:
     """A known plugin: how to recognise its DaemonSet and what a node lacks without it.

@@ -337,12 +337,23 @@ class Drain(Strict):
     deadline: Duration = Field(default=lasting("6h"), description="For the whole drain")
 
 
+class Repeat(StrEnum):
+    """Whether the transport is proven once more at the end of the soak."""
+
+    WHERE_IDLE = "where-idle"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class Soak(Strict):
     """Time with conditions, between the last wave and retirement."""
 
     duration: Duration = Field(default=lasting("1h"))
     interval: Duration = Field(default=lasting("5m"), description="Between two looks at the workloads")
-    repeat_proof: bool = Field(default=True, description="Prove the transport again at the end, on idle nodes")
+    repeat_proof: Repeat = Field(
+        default=Repeat.WHERE_IDLE,
+        description="Prove the transport again at the end: where two nodes are idle; always (held without); never",
+    )
 
 
 class Approval(Strict):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from infra.model.cluster import EMPTY, Node, Taint
-from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, Plugin, PluginPod, PluginView
+from infra.model.plugins import DRA_DRIVERS, KNOWN_PLUGINS, Container, DaemonSet, Plugin, PluginPod, PluginView
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from infra.model.workload import Requirement, Toleration
 from tasks.rules.wording import age, and_more, rfc3339
@@ -117,7 +117,9 @@ def devices_allocatable(view: PluginView, expected: Expectation) -> Iterable[Fin
     """Allocatable equals the machine type's count, per node and resource; devices of DRA drivers count as well."""
     for resource, count in expected.resources.items():
         short = {n.name: n.allocatable.get(resource, 0) for n in view.nodes if n.allocatable.get(resource, 0) < count}
-        short = {name: have for name, have in short.items() if not _served_by_dra(view, name, count)}
+        short = {
+            name: have for name, have in short.items() if not _served_by_dra(view, name, resource, count, expected)
+        }
         if not short:
             continue
         lost = [n.name for n in view.nodes if n.name in short and n.capacity.get(resource, 0) > short[n.name]]
@@ -339,7 +341,8 @@ def _plugin_absent(plugin: Plugin, view: PluginView, expected: Expectation) -> I
     """No DaemonSet at all. Harmless only where every node shows the devices anyway (built into the node image)."""
     wanted = [r for r in expected.resources if r.startswith(plugin.resources)] if plugin.resources else []
     shown = bool(wanted) and all(
-        n.allocatable.get(r, 0) >= expected.resources[r] or _served_by_dra(view, n.name, expected.resources[r])
+        n.allocatable.get(r, 0) >= expected.resources[r]
+        or _served_by_dra(view, n.name, r, expected.resources[r], expected)
         for n in view.nodes
         for r in wanted
     )
@@ -357,8 +360,14 @@ def _runs(daemonset: DaemonSet, node: Node, view: PluginView) -> bool:
     return any(p.daemonset_uid == daemonset.uid and p.node == node.name and p.ready for p in view.pods)
 
 
-def _served_by_dra(view: PluginView, node: str, count: int) -> bool:
-    return view.slices is not None and any(n >= count for n in view.slices.get(node, {}).values())
+def _served_by_dra(view: PluginView, node: str, resource: str, count: int, expected: Expectation) -> bool:
+    """Do the drivers of this very resource offer as many devices? GKE's rdma-0..7 are one driver's devices together."""
+    prefix = next((p for p in DRA_DRIVERS if resource.startswith(p)), "")
+    if view.slices is None or not prefix:
+        return False
+    if prefix.endswith("-"):
+        count = sum(n for name, n in expected.resources.items() if name.startswith(prefix))
+    return sum(view.slices.get(node, {}).get(driver, 0) for driver in DRA_DRIVERS[prefix]) >= count
 
 
 def _since(moment: datetime | None, now: datetime) -> str:

@@ -242,6 +242,8 @@ def _multinode(test: BandwidthTest, hosts: int | None, *, independent: bool | No
     if hosts == 1:
         return False if test.ranks else None
     moved = any(r.busbw_gb_s for r in test.rows)
+    if len(set(Counter(d.host for d in test.devices).values())) > 1:
+        return None  # a host name that was damaged, or a placement that no launcher makes
     return True if test.ranks and test.ranks >= hosts and moved else None
 
 

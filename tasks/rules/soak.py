@@ -1,44 +1,101 @@
-"""What breaks a soak: a moved workload below strength, or a pod that waits for a node since the move."""
+"""What breaks a soak: a moved workload below strength, or a pod that waits for a node since the move. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from infra.model.verdict import Finding, Level
 
-GRACE = timedelta(minutes=2)  # an image pull or a probe may take this long without being a breach
+GRACE = timedelta(minutes=2)  # an image pull or a rolling update may take this long without being a breach
+UNREAD = "workload-unread"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """One moved workload as it is now.
+
+    `known`: its kind is one whose strength can be told; `stopped` its suspend switch, `pods` its pods, both for gangs
+    of a custom kind.
+    """
+
+    obj: Mapping[str, Any] | None
+    known: bool
+    stopped: object = None
+    pods: Sequence[Mapping[str, Any]] = ()
 
 
 def breaches(
-    workloads: Mapping[str, Mapping[str, Any] | None],
+    workloads: Mapping[str, Seen],
     pending: Iterable[Mapping[str, Any]],
     target: Mapping[str, str],
     started: datetime,
 ) -> list[Finding]:
-    """Findings over plain objects. `workloads` maps KIND/NAMESPACE/NAME to the object, None when it is gone.
+    """Findings over plain objects. `workloads` maps KIND/NAMESPACE/NAME to what was seen of it.
 
     `target` is the target pool's node selector: a pod pinned to it that cannot be placed is our doing even when it is
     older than the soak.
     """
-    found = [f for name, obj in workloads.items() for f in _strength(name, obj)]
+    found = [f for name, seen in workloads.items() for f in _strength(name, seen)]
     found += [f for pod in pending for f in _stuck(pod, target, started)]
     return sorted(found, key=lambda f: (f.code, f.object))
 
 
-def _strength(name: str, obj: Mapping[str, Any] | None) -> Iterable[Finding]:
+def _strength(name: str, seen: Seen) -> Iterable[Finding]:
     kind = name.split("/", 1)[0]
-    if obj is None:
-        if kind != "Job":  # a Job may have finished and been cleaned up by its own TTL
-            yield _finding("workload-gone", name, "no longer exists", "the workload that was moved")
-        return
+    if not seen.known:
+        yield _finding(
+            UNREAD, name, f"kind {kind} is not one whose strength can be told", "a kind that poolshift knows"
+        )
+    elif seen.obj is None:
+        yield _finding("workload-gone", name, "no longer exists", "the workload that was moved, or its end")
+    elif kind == "Job" and not seen.pods:
+        yield from _job(name, seen.obj)
+    elif seen.pods or seen.stopped is not None:
+        yield from _gang(name, seen)
+    else:
+        yield from _replicas(name, seen.obj)
+
+
+def _job(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    if kind == "Job":
-        conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-        if conditions.get("Failed") == "True":
-            yield _finding("job-failed", name, "condition Failed", "running or complete")
+    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
+    if conditions.get("Complete") == "True":
         return
+    if conditions.get("Failed") == "True":
+        yield _finding("job-failed", name, "condition Failed", "running or complete")
+        return
+    if spec.get("suspend"):
+        yield _finding("job-suspended", name, "is suspended", "running on the target")
+        return
+    parallelism = int(spec.get("parallelism", 1))
+    left = int(spec.get("completions", parallelism)) - int(status.get("succeeded") or 0)
+    wanted, active = min(parallelism, left), int(status.get("ready") or 0)
+    if active < wanted:
+        yield _finding("job-below-strength", name, f"{active} of {wanted} pods ready", f"{wanted}")
+
+
+def _gang(name: str, seen: Seen) -> Iterable[Finding]:
+    running = [p for p in seen.pods if (p.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+    ended = [p for p in seen.pods if (p.get("status") or {}).get("phase") == "Succeeded"]
+    unready = [p for p in running if not _ready(p)]
+    if seen.stopped is True or seen.stopped == 0:
+        yield _finding("gang-stopped", name, "is suspended", "running on the target")
+    elif not running and not ended:
+        yield _finding("gang-without-pods", name, "has no pod", "its ranks running on the target")
+    elif unready:
+        yield _finding("gang-below-strength", name, f"{len(unready)} of {len(running)} pods not ready", "all ready")
+
+
+def _ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _replicas(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
     wanted = int(spec.get("replicas", 1))
     ready = int(status.get("readyReplicas") or 0)
     if ready < wanted:
@@ -57,8 +114,7 @@ def _stuck(pod: Mapping[str, Any], target: Mapping[str, str], started: datetime)
         return
     wants = spec.get("nodeSelector") or {}
     pinned = bool(target) and all(wants.get(key) == value for key, value in target.items())
-    created = str(meta.get("creationTimestamp", ""))
-    young = created >= (started - GRACE).strftime("%Y-%m-%dT%H:%M:%SZ")
+    young = str(meta.get("creationTimestamp", "")) >= (started - GRACE).strftime("%Y-%m-%dT%H:%M:%SZ")
     if pinned or young:
         yield _finding(
             "newly-pending",

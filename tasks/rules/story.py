@@ -59,7 +59,8 @@ def tell(run: str, records: Records, *, when: str, simulated: bool, stopped: str
     held = _held(records)
     retired = _done(records, Step.RETIRE)
     if retired:
-        outcome, headline = "pass", f"{_source(records)} is retired; its work runs on {_target(records)}"
+        ends = "is empty, fenced and kept" if retired.data.get("kept") else "is retired"
+        outcome, headline = "pass", f"{_source(records)} {ends}; its work runs on {_target(records)}"
     elif stopped or held:
         outcome = "unmeasured" if held and held.data.get("outcome") == Outcome.UNMEASURED else "fail"
         headline = _stopped_headline(held, blocks, records)

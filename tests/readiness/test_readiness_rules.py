@@ -261,3 +261,16 @@ def test_a_csi_driver_that_is_not_registered_blocks_and_an_unread_list_is_not_ta
     assert judge(replace(base, csi=both), wanted).outcome is Outcome.PASS
     assert "csi-driver-missing" in codes(replace(base, csi={"a": ("fsx.csi.aws.com",)}), wanted)
     assert "csi-unknown" in codes(replace(base, csi=None), wanted)
+
+
+def test_the_gpu_drivers_devices_are_not_taken_for_rdma() -> None:
+    """The founding story under DRA: eight GPUs in a slice, and no fabric at all."""
+    bare: dict[str, int] = {}
+    view = PluginView(
+        taken=NOW,
+        nodes=(node("a", allocatable=bare, capacity=bare), node("b", allocatable=bare, capacity=bare)),
+        slices={n: {"gpu.nvidia.com": 32} for n in ("a", "b")},
+    )
+
+    assert judge(view, EXPECTED).outcome is Outcome.FAIL
+    assert {"plugin-absent", "devices-missing"} <= codes(view)

@@ -1,0 +1,83 @@
+"""What breaks a soak, over plain objects."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tasks.rules.soak import UNREAD, Seen, breaches
+
+STARTED = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def codes(name: str, seen: Seen) -> list[str]:
+    return [f.code for f in breaches({name: seen}, [], {}, STARTED)]
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    spec = {"parallelism": 2, "completions": 2, "suspend": changes.pop("suspend", False)}
+    return {"spec": spec, "status": {"ready": 2, **changes}}
+
+
+def test_a_workload_at_full_strength_is_no_breach() -> None:
+    assert (
+        codes("Deployment/a/b", Seen(obj={"spec": {"replicas": 2}, "status": {"readyReplicas": 2}}, known=True)) == []
+    )
+    assert codes("Job/a/b", Seen(obj=job(), known=True)) == []
+    done = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert codes("Job/a/b", Seen(obj=job(ready=0, **done), known=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "suspend", "code"),
+    [
+        ({"ready": 1}, False, "job-below-strength"),
+        ({"ready": 0}, False, "job-below-strength"),
+        ({}, True, "job-suspended"),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, False, "job-failed"),
+    ],
+)
+def test_a_job_that_does_not_run_whole_is_a_breach(status: dict[str, Any], suspend: bool, code: str) -> None:
+    assert codes("Job/train/llm", Seen(obj=job(suspend=suspend, **status), known=True)) == [code]
+
+
+def test_a_kind_whose_strength_cannot_be_told_is_never_called_well() -> None:
+    assert codes("Mystery/a/b", Seen(obj=None, known=False)) == [UNREAD]
+
+
+def test_a_workload_that_is_gone_is_a_breach() -> None:
+    assert codes("StatefulSet/a/b", Seen(obj=None, known=True)) == ["workload-gone"]
+
+
+def test_a_gang_of_a_custom_kind_is_judged_by_its_pods() -> None:
+    ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    unready = {"status": {"phase": "Running"}}
+
+    assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=False, pods=(ready, ready))) == []
+    assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=False, pods=(ready, unready))) == [
+        "gang-below-strength"
+    ]
+    assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=False)) == ["gang-without-pods"]
+    assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=True)) == ["gang-stopped"]
+
+
+@pytest.mark.parametrize(
+    ("created", "selector", "counts"),
+    [
+        ("2026-01-02T00:00:01Z", {}, True),
+        ("2025-12-01T00:00:00Z", {}, False),
+        ("2025-12-01T00:00:00Z", {"pool": "new"}, True),
+    ],
+)
+def test_a_pod_that_waits_for_a_node_counts_when_it_is_new_or_bound_to_the_target(
+    created: str, selector: dict[str, str], counts: bool
+) -> None:
+    pod = {
+        "metadata": {"namespace": "a", "name": "p", "creationTimestamp": created},
+        "spec": {"nodeSelector": selector},
+        "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}]},
+    }
+
+    assert bool(breaches({}, [pod], {"pool": "new"}, STARTED)) is counts
