@@ -81,7 +81,7 @@ def _gang(name: str, seen: Seen) -> Iterable[Finding]:
     running = [p for p in seen.pods if (p.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
     ended = [p for p in seen.pods if (p.get("status") or {}).get("phase") == "Succeeded"]
     unready = [p for p in running if not _ready(p)]
-    if seen.stopped is True or seen.stopped == 0:
+    if seen.stopped is True or (seen.stopped == 0 and seen.stopped is not False):  # suspended, or scaled to nothing
         yield _finding("gang-stopped", name, "is suspended", "running on the target")
     elif not running and not ended:
         yield _finding("gang-without-pods", name, "has no pod", "its ranks running on the target")
