@@ -7,17 +7,18 @@ migration is refused with the old pool untouched. In the second the same spec pa
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flows import console, orchestrator
 from infra.errors import Unreachable
@@ -25,6 +26,7 @@ from infra.errors import Unreachable
 EXAMPLES = Path(__file__).parent.parent / "infra" / "examples"
 REFUSED, HEALTHY = "plugin-image-missing", "healthy"
 READY_LIMIT = 60.0  # seconds for a sandbox to say `ready`
+T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
@@ -44,18 +46,19 @@ def demo(*, cloud: str, keep: bool) -> int:
     spec = EXAMPLES / f"sandbox-{cloud}.yaml"
     console.say(f"poolshift demo on {cloud.upper()}: everything below is simulated, on loopback")
     stages: list[Stage] = []
-    server: subprocess.Popen[bytes] | None = None
+    sandboxes: list[Future[Stage]] = []
+    servers: list[Future[tuple[subprocess.Popen[bytes], str]]] = []
     work = Path(tempfile.mkdtemp(prefix="poolshift-demo-"))
     try:
         with ThreadPoolExecutor() as pool:
-            starting = pool.submit(orchestrator.start_server)
-            first = pool.submit(_start, REFUSED, cloud, work)
-            stages.append(first.result())
-            server, url = starting.result()
-            second = pool.submit(_start, HEALTHY, cloud, work)
+            servers.append(pool.submit(orchestrator.start_server, shared=keep))
+            sandboxes.append(pool.submit(_start, REFUSED, cloud, work))
+            stages.append(sandboxes[0].result())
+            _, url = servers[0].result()
+            sandboxes.append(pool.submit(_start, HEALTHY, cloud, work))
             console.say(f"Prefect UI: {url.removesuffix('/api')}")
             _act(1, "the new pool's RDMA plugin never starts", stages[0], spec, url, lambda: _untouched(stages[0]))
-            stages.append(second.result())
+            stages.append(sandboxes[1].result())
             _act(2, "the same spec, the plugin in order", stages[1], spec, url, dict)
         orchestrator.await_recorder(url)
         wrong = _conclude(stages)
@@ -64,31 +67,38 @@ def demo(*, cloud: str, keep: bool) -> int:
             _until_interrupt()
         return 1 if wrong else 0
     finally:
-        for stage in stages:
+        # Whatever came up is ended, also what nobody has asked for yet when act 1, or a start, was cut short.
+        for stage in _came_up(sandboxes):
             _stop(stage.process)
-        if server is not None:
+        for server, _ in _came_up(servers):
             orchestrator.stop_server(server)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _came_up(started: Iterable[Future[T]]) -> list[T]:
+    return [each.result() for each in started if each.done() and not each.cancelled() and each.exception() is None]
 
 
 def _start(scenario: str, cloud: str, work: Path) -> Stage:
     """Start a sandbox and wait for its `ready`."""
     kubeconfig = work / f"{scenario}.kubeconfig"
     command = [sys.executable, "-m", "flows.cli", "sandbox", "--scenario", scenario, "--cloud", cloud]
-    log = (work / f"{scenario}.log").open("w")
-    process = subprocess.Popen(
-        [*command, "--kubeconfig", str(kubeconfig)],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        start_new_session=True,
-    )
+    log_path = work / f"{scenario}.log"
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--kubeconfig", str(kubeconfig)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
     timer = threading.Timer(READY_LIMIT, process.kill)
     timer.start()
     line = process.stdout.readline() if process.stdout else ""
     timer.cancel()
     if not line.startswith("ready "):
         _stop(process)
-        words = Path(log.name).read_text().strip().splitlines()[-5:]
+        words = log_path.read_text().strip().splitlines()[-5:]
         raise Unreachable(f"sandbox {scenario}", f"did not become ready: {' | '.join(words) or 'no output'}")
     return Stage(scenario=scenario, kubeconfig=kubeconfig, process=process)
 

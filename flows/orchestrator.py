@@ -17,8 +17,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from infra.errors import PoolshiftError, Unreachable
 
@@ -35,6 +36,19 @@ START_LIMIT = (
 )
 FLUSH_LIMIT = 10.0
 RECORDER_LIMIT = 20.0  # seconds to wait for task-run rows, which are written behind the flow
+# What the server runs as: Prefect's command line, and a thread that ends it when standard input closes. The kernel
+# closes that pipe however the parent ends, `kill -9` included, so no server is ever left behind.
+_SERVER = """
+import os, runpy, signal, threading, time
+def follow():
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10)
+    os._exit(1)
+threading.Thread(target=follow, daemon=True).start()
+runpy.run_module("prefect", run_name="__main__", alter_sys=True)
+"""
 
 
 def home() -> Path:
@@ -56,11 +70,12 @@ def settle_environment(url: str) -> None:
 
 
 @contextmanager
-def prefect_api() -> Iterator[str]:
+def prefect_api(*, shared: bool = False) -> Iterator[str]:
     """The URL of an API that answers, with the environment set for it.
 
     In this order: PREFECT_API_URL; a server that `poolshift serve` or a kept demo left running here; a child that
-    lives as long as this block.
+    lives as long as this block. `shared`: such a child is made known to other poolshift processes of this home;
+    otherwise nobody else comes to depend on a server that ends with this block.
 
     Raises:
         Unreachable: the given API does not answer, or the child does not start (its last words are in the message).
@@ -82,7 +97,7 @@ def prefect_api() -> Iterator[str]:
         settle_environment(running)
         yield running
         return
-    child, url = start_server()
+    child, url = start_server(shared=shared)
     try:
         settle_environment(url)
         yield url
@@ -104,8 +119,11 @@ def flush() -> None:
         worker.drain_all(timeout=FLUSH_LIMIT)
 
 
-def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]:
-    """Start `prefect server start` and wait until it answers. The caller stops it."""
+def start_server(port: int | None = None, *, shared: bool = False) -> tuple[subprocess.Popen[bytes], str]:
+    """Start `prefect server start` and wait until it answers. The caller stops it; it ends with the caller anyway.
+
+    `shared`: write its address down, so that other poolshift processes of this home find it.
+    """
     number = port or free_port()
     url = f"http://127.0.0.1:{number}/api"
     environment = {
@@ -117,23 +135,24 @@ def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]
     }
     environment.pop("PREFECT_API_URL", None)
     log_path = home() / "prefect-server.log"
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    command = [sys.executable, "-c", _SERVER, "server", "start", "--host", "127.0.0.1"]
     with log_path.open("wb") as log:
         child = subprocess.Popen(
             [*command, "--port", str(number), "--log-level", "ERROR"],
             env=environment,
+            stdin=subprocess.PIPE,  # never written to: see _SERVER
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C is ours to handle: the server must outlive it to record the end
         )
-    deadline = time.monotonic() + START_LIMIT
-    while time.monotonic() < deadline:
-        if healthy(url):
-            _remember(url, child.pid)
+    try:
+        if _answers(child, url):
+            if shared:
+                _remember(url, child.pid)
             return child, url
-        if child.poll() is not None:
-            break
-        time.sleep(0.1)
+    except BaseException:
+        stop_server(child)
+        raise
     stop_server(child)
     words = log_path.read_text(errors="replace").strip().splitlines()[-5:]
     raise Unreachable(
@@ -143,17 +162,31 @@ def start_server(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]
     )
 
 
+def _answers(child: subprocess.Popen[bytes], url: str) -> bool:
+    """True as soon as the server answers; False when it ends before, or takes longer than START_LIMIT."""
+    deadline = time.monotonic() + START_LIMIT
+    while time.monotonic() < deadline:
+        if healthy(url):
+            return True
+        if child.poll() is not None:
+            return False
+        time.sleep(0.1)
+    return False
+
+
 def stop_server(child: subprocess.Popen[bytes]) -> None:
     """End the child, politely first."""
-    (home() / "server.json").unlink(missing_ok=True)
+    _forget(child.pid)
     for sign, patience in ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         if child.poll() is not None:
-            return
+            break
         child.send_signal(sign)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             child.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
-            continue
+    if (
+        child.stdin is not None
+    ):  # last: closing it is a second SIGINT, on which the server drops what it has not written
+        child.stdin.close()
 
 
 def healthy(url: str) -> bool:
@@ -167,15 +200,27 @@ def healthy(url: str) -> bool:
 
 def known_server() -> str | None:
     """A server that another poolshift process of this home keeps running, if it answers."""
+    url = str(_noted().get("url", ""))
+    return url if url and healthy(url) else None
+
+
+def _noted() -> dict[str, Any]:
+    """What server.json says; empty when there is none, or none that can be read."""
     try:
-        url = str(json.loads((home() / "server.json").read_text())["url"])
-    except (OSError, ValueError, KeyError):
-        return None
-    return url if healthy(url) else None
+        found = json.loads((home() / "server.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _remember(url: str, pid: int) -> None:
     (home() / "server.json").write_text(json.dumps({"url": url, "pid": pid}))
+
+
+def _forget(pid: int) -> None:
+    """Take our own entry away. One that another process has written since is left alone."""
+    if _noted().get("pid") == pid:
+        (home() / "server.json").unlink(missing_ok=True)
 
 
 def await_recorder(url: str) -> None:

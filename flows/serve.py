@@ -7,10 +7,12 @@ undefined in the child that runs them.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flows import orchestrator
+from infra.errors import BadSpec
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from tasks.progress import say
 
@@ -22,7 +24,7 @@ def serve(spec: MigrationSpec | None, pools: RevalidationSpec | None, *, cron: s
     at and switches its schedule on, at `cron` where one is given.
     """
     signal.signal(signal.SIGTERM, _as_interrupt)
-    with orchestrator.prefect_api() as url:
+    with orchestrator.prefect_api(shared=True) as url:
         say(f"Prefect UI: {url.removesuffix('/api')}")
         return _serve(deployments(spec, pools, cron), limit)
 
@@ -32,9 +34,10 @@ def _as_interrupt(number: int, frame: object) -> None:
 
 
 def deployments(spec: MigrationSpec | None, pools: RevalidationSpec | None, cron: str | None) -> list[Any]:
-    """The deployments of prefect.yaml, so that both ways of registering show the same names and schedules."""
-    import yaml
+    """The deployments of prefect.yaml, so that both ways of registering show the same names and schedules.
 
+    An installed package has no prefect.yaml beside it: then the same four names, scheduled by `cron` alone.
+    """
     from flows.migrate import migrate
     from flows.plan import plan
     from flows.revalidate import revalidate
@@ -46,9 +49,8 @@ def deployments(spec: MigrationSpec | None, pools: RevalidationSpec | None, cron
         "revalidate-pools": revalidate,
         "rollback-migration": rollback,
     }
-    declared = yaml.safe_load((Path(__file__).parent.parent / "prefect.yaml").read_text())
     made = []
-    for entry in declared["deployments"]:
+    for entry in _declared() or _bare(flows, cron):
         name = entry["name"]
         given = pools if name == "revalidate-pools" else spec
         parameters: dict[str, Any] = {"spec": given.model_dump(mode="json")} if given else {}
@@ -64,6 +66,26 @@ def deployments(spec: MigrationSpec | None, pools: RevalidationSpec | None, cron
             )
         )
     return made
+
+
+def _declared() -> list[dict[str, Any]]:
+    """The entries of prefect.yaml, which lies beside the packages in a checkout; none where it does not exist."""
+    import yaml
+
+    path = Path(__file__).parent.parent / "prefect.yaml"
+    try:
+        return list(yaml.safe_load(path.read_text())["deployments"])
+    except FileNotFoundError:
+        return []
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as cause:
+        raise BadSpec(f"{path}", f"cannot be read: {cause}", expected="a list of deployments") from cause
+
+
+def _bare(names: Iterable[str], cron: str | None) -> list[dict[str, Any]]:
+    schedules = {"revalidate-pools": [{"cron": cron, "active": False}]} if cron else {}
+    if not cron:
+        say("no prefect.yaml beside the package: nothing is scheduled; give --cron to revalidate pools regularly")
+    return [{"name": name, "schedules": schedules.get(name)} for name in names]
 
 
 def _schedules(entry: dict[str, Any], cron: str | None, *, on: bool) -> list[Any]:

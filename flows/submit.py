@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
+import uuid
 from typing import Any
 
 from flows import orchestrator
 from infra.errors import GateHeld, NotFound, PoolshiftError, Refused, Unmeasured, Unreachable
 from infra.kube import api, records
-from infra.model.record import StepState
+from infra.model.record import Step, StepState
 from infra.model.spec import MigrationSpec
 from tasks.progress import say
 
@@ -23,13 +25,17 @@ def follow(deployment: str, spec: MigrationSpec) -> dict[str, Any]:
     Raises:
         NotFound: no such deployment; says how to register it.
         GateHeld, Unmeasured, Refused: as the migration itself would.
+        Unmeasured: also when the run completed, but the cluster of `spec` has no finished record of it.
         Unreachable: the run crashed, or was cancelled.
 
     """
     url = _api()
     found = _deployment(url, deployment)
+    # With the key, a POST that is sent again after a lost answer finds the run that the first one made.
     created = orchestrator.post(
-        url, f"/deployments/{found}/create_flow_run", {"parameters": {"spec": spec.model_dump(mode="json")}}
+        url,
+        f"/deployments/{found}/create_flow_run",
+        {"parameters": {"spec": spec.model_dump(mode="json")}, "idempotency_key": str(uuid.uuid4())},
     )
     run_id = str(created["id"])  # type: ignore[index]
     say(f"flow run {run_id} of {deployment}")
@@ -43,14 +49,27 @@ def follow(deployment: str, spec: MigrationSpec) -> dict[str, Any]:
                 shown[step] = entry.state
                 say(f"{step.value}: {entry.state.value} {entry.summary}".rstrip())
         if state["type"] in _FINAL:
-            return _ended(state, spec, run_id, record)
+            return {**_ended(state, spec, run_id, record), "simulated": kube.sandbox is not None}
         time.sleep(_POLL)
 
 
 def _ended(state: dict[str, Any], spec: MigrationSpec, run_id: str, record: records.RunRecord | None) -> dict[str, Any]:
     if state["type"] == "COMPLETED":
-        last = list(record.steps.values())[-1] if record and record.steps else None
-        return {"run": spec.name, "exit_code": 0, "summary": last.summary if last else "", "flow_run": run_id}
+        last = record.steps.get(Step.REPORT) if record else None
+        if last is None or last.state is not StepState.DONE:
+            raise Unmeasured(
+                f"flow run {run_id}",
+                f"is completed, and the record of run {spec.name} in this cluster has no finished report",
+                expected="the deployment and this command work on the same cluster",
+                remedy=f"poolshift status {spec.name}; the run's log is in the Prefect UI",
+            )
+        return {
+            "run": spec.name,
+            "exit_code": 0,
+            "summary": last.summary,
+            "report": str(last.data.get("html", "")),
+            "flow_run": run_id,
+        }
     message = str(state.get("message") or state.get("name") or state["type"])
     # Prefect words a failed run as "Flow run encountered an exception: Kind: text".
     kind = next((k for k in _KINDS if f"{k}:" in message), "")
@@ -61,8 +80,6 @@ def _ended(state: dict[str, Any], spec: MigrationSpec, run_id: str, record: reco
 
 
 def _api() -> str:
-    import os
-
     return os.environ["PREFECT_API_URL"]
 
 

@@ -1,7 +1,9 @@
 """Entries and the chain that binds each to all before it.
 
-The hash of an entry covers its content, the digest of its raw output and the hash of the entry before. Changing,
-removing or reordering anything breaks every hash after it. Pure: no database here.
+The hash of an entry covers its content, the digest of its raw output and the hash of the entry before. Changing an
+entry, or removing or reordering any that others follow, breaks the chain. What the chain alone cannot show: that the
+newest entries were dropped, for what is left is a whole chain; and that somebody who can write to the database
+computed all of it anew. Keep the newest hash elsewhere to find either. Pure: no database here.
 """
 
 from __future__ import annotations

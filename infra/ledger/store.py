@@ -6,6 +6,7 @@ cannot append to the same end of the chain.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,9 +115,12 @@ class Ledger:
             raise self._trouble(cause) from cause
 
     def raw(self, raw_digest: str) -> bytes | None:
-        """The raw output behind a digest, or None. Its own digest is checked by `verify`."""
-        with self._engine.connect() as connection:
-            found = connection.execute(sa.select(RAW.c.data).where(RAW.c.digest == raw_digest)).first()
+        """The raw output behind a digest, or None. Its own digest is checked by `verify`. Raises Unreachable."""
+        try:
+            with self._engine.connect() as connection:
+                found = connection.execute(sa.select(RAW.c.data).where(RAW.c.digest == raw_digest)).first()
+        except sa.exc.SQLAlchemyError as cause:
+            raise self._trouble(cause) from cause
         return zlib.decompress(found.data) if found else None
 
     def verify(self) -> list[str]:
@@ -179,8 +183,6 @@ def _row(kept: Kept) -> dict[str, Any]:
 
 
 def _kept(row: Any) -> Kept:
-    import json
-
     return Kept(
         seq=row.seq,
         entry=Entry(
@@ -192,9 +194,19 @@ def _kept(row: Any) -> Kept:
             outcome=row.outcome,
             spec_hash=row.spec_hash,
             simulated=row.simulated,
-            payload=json.loads(row.payload),
+            payload=_payload(row.payload),
         ),
         raw_digest=row.raw_digest,
         previous=row.previous,
         hash=row.hash,
     )
+
+
+def _payload(text: str) -> dict[str, Any]:
+    """The payload as it was written. What cannot have been written by us is kept as it is, and breaks the seal."""
+    try:
+        found = json.loads(text)
+        canonical(found).encode()
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"unreadable": text}

@@ -127,3 +127,21 @@ def test_a_database_that_cannot_be_opened_is_an_error_with_the_place_and_no_pass
         Ledger.open("sqlite:////proc/nowhere/ledger.db")
 
     assert "/proc/nowhere" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["not json", '{"gb_s": NaN}', '{"gb_s": 1e999}', "[1]", '"\\ud800"', ""])
+def test_a_payload_that_is_not_what_we_write_is_a_broken_entry(ledger: Ledger, text: str) -> None:
+    for day in (1, 2):
+        ledger.append(verdict(f"2026-01-0{day}T00:00:00Z", "fail"))
+    with ledger._engine.begin() as connection:
+        connection.execute(ENTRIES.update().where(ENTRIES.c.seq == 1).values(payload=text))
+
+    assert ledger.verify() == ["entry 1 (verdict transport-proof) was changed after it was written"]
+
+
+def test_raw_output_that_cannot_be_read_is_an_error_of_the_ledger(ledger: Ledger) -> None:
+    with ledger._engine.begin() as connection:
+        RAW.drop(connection)
+
+    with pytest.raises(Unreachable, match="ledger"):
+        ledger.raw("0" * 64)
