@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from flows import orchestrator
-from infra.errors import PoolshiftError, Refused
+from infra.errors import PoolshiftError, Refused, Unmeasured
 from infra.kube import api, leases, records
 from infra.kube.api import Kube
 from infra.ledger import Ledger
@@ -242,6 +242,21 @@ def test_without_prefect_yaml_the_same_four_names_are_served(monkeypatch: pytest
     (schedule,) = made["revalidate-pools"].schedules
     assert schedule.active
     assert not made["migrate-node-pool"].schedules
+
+
+def test_a_submitted_run_ends_with_its_own_report_or_is_unmeasured(kubeconfig: Path, kube: Kube) -> None:
+    from flows import submit
+
+    spec = asking(kubeconfig, "submitted", "1h")
+    recorded(kube, spec, StepState.DONE)
+    for record in (None, records.read(kube, spec.name)):
+        with pytest.raises(Unmeasured, match="no finished report"):
+            submit._ended({"type": "COMPLETED"}, spec, "id", record)
+
+    step = StepRecord(step=Step.REPORT, state=StepState.DONE, started="", summary="moved", data={"html": "/r.html"})
+    records.write_step(kube, spec.name, step)
+    ended = submit._ended({"type": "COMPLETED"}, spec, "id", records.read(kube, spec.name))
+    assert (ended["summary"], ended["report"], ended["exit_code"]) == ("moved", "/r.html", 0)
 
 
 def looked_at(kubeconfig: Path, **changes: Any) -> dict[str, Any]:
