@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect import flow, pause_flow_run
-from prefect.context import get_run_context
+from prefect import flow
 
-from flows.approval import Approval, note_flow_run
-from infra.errors import GateHeld, PoolshiftError, Refused, Unmeasured
+from flows.approval import ask
+from infra.errors import GateHeld, PoolshiftError, Unmeasured
 from infra.kube.leases import Held, hold
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
 from infra.model.verdict import Outcome
-from tasks import approvals
 from tasks import report as reporting
 from tasks.identity import pool_identity
 from tasks.progress import say
@@ -71,7 +69,7 @@ def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
     step(Step.VALIDATE)
     _stop_unless_open(step(Step.GATE), "the old pool is untouched, the new one is fenced off")
     if spec.approval.ask:
-        _ask(spec, run)
+        ask(spec, run.kube, run.clock)
         step(Step.APPROVAL)
     _stop_unless_open(step(Step.MIGRATE), "nodes that are not empty are as they were, the old pool is kept")
     _stop_unless_open(step(Step.SOAK), "the old pool is empty, fenced and kept")
@@ -90,19 +88,3 @@ def _stop_unless_open(record: StepRecord, standing: str) -> None:
         expected="every verdict pass",
         remedy=f"mend what it names and run the same command again ({standing})",
     )
-
-
-def _ask(spec: MigrationSpec, run: Run) -> None:
-    """Pause in Prefect with the findings shown, until somebody answers there or with `poolshift approve`."""
-    if approvals.granted(run.kube, spec.name):
-        return
-    note_flow_run(run.kube, spec.name, str(get_run_context().flow_run.id))  # type: ignore[union-attr]
-    say(f"waiting for approval: in the Prefect UI, or: poolshift approve {spec.name} --reason WHY")
-    answer = pause_flow_run(
-        wait_for_input=Approval.with_initial_data(description=approvals.question(run.kube, spec.name)),
-        timeout=int(run.clock.real_seconds(spec.approval.timeout.total_seconds())) or 1,
-        poll_interval=2,
-    )
-    if not answer.approve:
-        raise Refused(f"run {spec.name}", f"declined by {answer.by or 'somebody'}: {answer.reason}")
-    approvals.grant(run.kube, spec.name, by=answer.by or "Prefect UI", reason=answer.reason)

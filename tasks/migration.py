@@ -16,7 +16,7 @@ from infra.kube import leases, read, records
 from infra.model.evidence import Evidence
 from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
-from infra.model.spec import Repeat
+from infra.model.spec import EksPool, ExternalPool, GkePool, Repeat
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Pod, Snapshot
 from tasks import approvals, drain, fence, ledgers, opening, planning, pools
@@ -24,7 +24,7 @@ from tasks import readiness as ready
 from tasks import report as reporting
 from tasks import soak as soaking
 from tasks import validate as validation
-from tasks.identity import pool_words
+from tasks.identity import pool_identity, pool_words
 from tasks.rules import gate as gates
 from tasks.rules.outcome import End
 from tasks.rules.wording import and_more, gate_words, plural, span
@@ -67,7 +67,7 @@ def baseline(run: Run) -> Done:
         return Done(summary="not asked for: the gate compares nothing with the source pool")
     pool = _source(run)
     found = validation.measure(run.kube, pool, run.spec, run.name, run.hash, run.clock, run.say)
-    _keep(run, found.verdicts, found.evidence, found.raw, pool)
+    _keep(run, found.verdicts, found.evidence, found.raw, run.spec.source)
     # Held, not failed: the run goes on to show what else it finds, the gate holds, and the next run measures again.
     lacking = any(v.outcome is not Outcome.PASS for v in found.verdicts)
     return Done(summary=found.summary, state=StepState.HELD if lacking else StepState.DONE, data=found.to_dict())
@@ -156,7 +156,7 @@ def approval(run: Run) -> Done:
         raise Unmeasured(
             f"run {run.name}", "nobody approved it", remedy=f"poolshift approve {run.name} --reason WHY, then run again"
         )
-    ledgers.decide(run.name, _target(run).identity, found["at"], "approval", "migrate", found, run.simulated)
+    ledgers.decide(run.name, pool_identity(run.spec.target), found["at"], "approval", "migrate", found, run.simulated)
     return Done(summary=f"approved by {found['by']} at {found['at']}: {found['reason']}", data=found)
 
 
@@ -407,12 +407,12 @@ def _keep(
     verdicts: Iterable[Verdict],
     evidence: Iterable[Evidence] = (),
     raw: Mapping[str, bytes] | None = None,
-    pool: Pool | None = None,
+    pool: EksPool | GkePool | ExternalPool | None = None,
 ) -> None:
-    """Into the ledger, before the step counts as done."""
+    """Into the ledger, before the step counts as done. The pool is named as revalidation names it."""
     ledgers.keep(
         run.name,
-        (pool or _target(run)).identity,
+        pool_identity(pool or run.spec.target),
         rfc3339(run.clock.now()),
         verdicts=verdicts,
         evidence=evidence,

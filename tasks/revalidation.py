@@ -8,7 +8,7 @@ from typing import Any
 from infra import connect as clouds
 from infra.clock import parse_time, rfc3339
 from infra.errors import PoolshiftError
-from infra.kube import api, leases, read, records
+from infra.kube import api, leases, records
 from infra.kube.api import Kube
 from infra.model.pools import Pool
 from infra.model.spec import EksPool, ExternalPool, GkePool, RevalidationSpec
@@ -16,7 +16,6 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from tasks import ledgers, readiness
 from tasks import validate as validation
 from tasks.identity import pool_identity, pool_words
-from tasks.rules.idle import idle_nodes
 from tasks.rules.wording import age, plural
 from tasks.run import Say
 from tasks.validate import Validation
@@ -58,9 +57,9 @@ def _probe(kube: Kube, spec: RevalidationSpec, part: Part, pool: Pool | None, sa
     if pool is None:
         return Validation(verdicts=()), "transport not measured: the pool could not be looked at"
     try:
-        idle = _idle_nodes(kube, pool)
-        if idle < 2:
-            return Validation(verdicts=()), f"transport not measured: {plural(idle, 'idle node')}"
+        idle = validation.idle(kube, pool)
+        if len(idle) < 2:
+            return Validation(verdicts=()), f"transport not measured: {plural(len(idle), 'idle node')}"
         records.ensure_namespace(kube)
         spec_hash = records.spec_hash(spec.model_dump_json())
         with leases.hold(kube, [pool_identity(part)], spec.name) as held:
@@ -71,13 +70,6 @@ def _probe(kube: Kube, spec: RevalidationSpec, part: Part, pool: Pool | None, sa
         return Validation(verdicts=(_unmeasured("transport-proof", error.wording()),)), ""
     gone = "transport not measured: fewer than two nodes stayed idle"
     return found, "" if found.verdicts else gone
-
-
-def _idle_nodes(kube: Kube, pool: Pool) -> int:
-    if not pool.node_selector:
-        return 0
-    snapshot = read.snapshot(kube, pool.node_selector, owners=False, storage=False)
-    return len(idle_nodes(snapshot, snapshot.nodes, {*pool.gpus, *pool.rdma} or {"nvidia.com/gpu"}))
 
 
 def _result(

@@ -132,7 +132,7 @@ def measure(
     Nothing is judged here but whether it could be measured. Fewer than two idle nodes: no evidence, and the
     comparison at the gate is unmeasured.
     """
-    nodes = _idle(kube, pool)
+    nodes = idle(kube, pool)
     target = getattr(getattr(spec, "target", None), "nodes", None)
     if isinstance(target, int):
         nodes = nodes[:target]
@@ -156,7 +156,7 @@ def measure(
 
 def repeat_proof(kube: Kube, pool: Pool, spec: Spec, run: str, spec_hash: str, clock: Clock, say: Say) -> Validation:
     """The transport proof once more, on idle nodes. No two idle nodes: nothing is claimed, so no verdict."""
-    nodes = _idle(kube, pool)
+    nodes = idle(kube, pool)
     if len(nodes) < 2:
         say(f"transport not proven again: {plural(len(nodes), 'idle node')} left in pool {pool.name}")
         return Validation(verdicts=())
@@ -250,7 +250,8 @@ def _nodes(kube: Kube, pool: Pool) -> list[Node]:
     return sorted(found, key=lambda n: n.name)
 
 
-def _idle(kube: Kube, pool: Pool) -> list[Node]:
+def idle(kube: Kube, pool: Pool) -> list[Node]:
+    """Ready nodes of the pool on which nobody asks for its devices, by name."""
     if not pool.node_selector:
         return []
     snapshot = cluster.snapshot(kube, pool.node_selector, owners=False, storage=False)
