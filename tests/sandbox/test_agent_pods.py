@@ -204,3 +204,12 @@ def test_the_agent_waits_for_a_server_that_is_away():
     api.close()
     stop()
     assert agent.failures == []
+
+
+def test_a_pod_that_was_marked_not_ready_while_its_node_was_silent_is_ready_again(cluster):
+    path = cluster.pod("p-marked", node=cluster.node("n-marked"))
+    cluster.wait(lambda: conditions(cluster.status(path))["Ready"] == "True")
+    marked = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
+    patch = "application/strategic-merge-patch+json"
+    assert conditions(cluster.api.request("PATCH", f"{path}/status", marked, content_type=patch)["status"]) != {}
+    cluster.wait(lambda: conditions(cluster.status(path))["Ready"] == "True")

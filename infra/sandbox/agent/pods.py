@@ -84,6 +84,9 @@ class PodWorker:
             self.terminating = True
             self._cancel()
             self._task = self.agent.spawn(self._terminate())
+        elif self.running and self.started and _marked_not_ready(pod):
+            each = Container(kind="running", started=rfc3339(self.started))
+            self.agent.spawn(self._write(phase="Running", each=each))
 
     def gone(self) -> None:
         """The object, or its node, is no more."""
@@ -298,3 +301,12 @@ class PodWorker:
             restarts=self.restarts,
             last=self.last,
         )
+
+
+def _marked_not_ready(pod: Object) -> bool:
+    """Somebody else wrote Ready=False: the node lifecycle controller, while the node was silent. A kubelet that is
+    alive says again how it is.
+    """
+    status = pod.get("status") or {}
+    ready = (each for each in status.get("conditions") or () if each.get("type") == "Ready")
+    return status.get("phase") == "Running" and any(each.get("status") == "False" for each in ready)
