@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar
 
 import typer
 
-from infra.errors import PoolshiftError
+from infra.errors import BadSpec, PoolshiftError
 
 if TYPE_CHECKING:
     from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; a traceback would tell nobody anything
-        return 0
+        return 141  # as a shell says of a process that a closed pipe ended
 
 
 def _load(path: str, model: type[Spec], kubeconfig: str | None, context: str | None) -> Spec:
@@ -82,6 +82,13 @@ def _cluster(kubeconfig: str | None, context: str | None, namespace: str = "pool
     from infra.model.spec import Cluster
 
     return Cluster(kubeconfig=kubeconfig, context=context, namespace=namespace)
+
+
+def _stdin() -> BinaryIO:
+    """Standard input as bytes. Raises BadSpec when there is none."""
+    if sys.stdin is None:
+        raise BadSpec("standard input", "is closed", expected="the output to read", remedy="name a file instead")
+    return sys.stdin.buffer
 
 
 def _with_prefect(work: Callable[[], Any]) -> Any:
@@ -129,7 +136,7 @@ def migrate(
 
     result = _with_prefect(work)
     present.migration(result, as_json=as_json)
-    return int(result.get("exit_code", 0))
+    return int(result["exit_code"])
 
 
 @app.command()
@@ -240,7 +247,10 @@ def judge(
     """Read NCCL logs, nccl-tests, perftest, fio, … and say what they prove."""
     from tasks import judge as judging
 
-    result = judging.judge(sys.stdin.buffer if file == "-" else file, machine_type=machine, nodes=nodes)
+    try:
+        result = judging.judge(_stdin() if file == "-" else file, machine_type=machine, nodes=nodes)
+    except OSError as cause:
+        raise BadSpec(f"file {file}", f"cannot be read: {cause.strerror or cause}") from cause
     if as_json:
         from flows import console
 
@@ -279,7 +289,7 @@ def blockers(
     from infra.kube import dump
     from tasks import blockers as blocking
 
-    found = blocking.blockers(dump.parse(sys.stdin.buffer.read(), "-") if file == "-" else Path(file), node)
+    found = blocking.blockers(dump.parse(_stdin().read(), "-") if file == "-" else Path(file), node)
     present.blockers(found, as_json=as_json)
     return int(found.exit_code)
 
@@ -317,7 +327,7 @@ def drain(
         dry_run=dry_run,
     )
     found = draining.drain(_cluster(kubeconfig, context), request)
-    present.drain(found, as_json=as_json)
+    present.drain(found, as_json=as_json, selected=pod_selector is not None)
     return int(found.exit_code)
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from infra.errors import PoolshiftError, Unreachable
+from infra.errors import BadSpec, PoolshiftError, Unreachable
 
 QUIET: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
@@ -55,7 +55,12 @@ def home() -> Path:
     """Where poolshift keeps what is its own on this machine: $POOLSHIFT_HOME, else the XDG state folder."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     path = Path(os.environ.get("POOLSHIFT_HOME") or f"{state}/poolshift").expanduser()
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise BadSpec(
+            f"POOLSHIFT_HOME {path}", f"cannot be made: {cause.strerror or cause}", remedy="name a folder of your own"
+        ) from cause
     return path
 
 

@@ -87,7 +87,7 @@ def blockers(found: BlockersResult, *, as_json: bool) -> None:
     console.out().print("\n".join(found.lines()), markup=False)
 
 
-def drain(found: DrainReport, *, as_json: bool) -> None:
+def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
     """How each node ended, what did not leave and why, and what was put back."""
     if as_json:
         console.show_json(found.to_json())
@@ -101,7 +101,8 @@ def drain(found: DrainReport, *, as_json: bool) -> None:
         console.say(f"dry run: {found.leaving} pods would leave; nothing was changed")
         return
     for name, end in sorted(found.nodes.items()):
-        console.say(f"node {name}: {end.value}")
+        words = "the selected pods are gone; others may be on it" if selected and end.value == "drained" else end.value
+        console.say(f"node {name}: {words}")
     evictions = f"{found.tally.accepted} pods evicted, {found.tally.refused} refusals"
     console.say(f"{found.end.value}: {evictions}, {found.requests} requests, {found.seconds:.1f} s")
     if found.restored:

@@ -172,6 +172,13 @@ def migrate(run: Run) -> Done:
     snapshot = read.snapshot(run.kube)
     old = [n.name for n in planning.nodes_of(snapshot, source)]
     new = [n.name for n in planning.nodes_of(snapshot, target)]
+    if len(old) < source.nodes and not _under_way(run):
+        raise Unmeasured(
+            pool_words(run.spec.source),
+            f"{len(old)} nodes in Kubernetes",
+            expected=f"{source.nodes}, as the cloud says",
+            remedy="put the pool's label back on its nodes; a node that is not seen would not be drained",
+        )
     moving = _moving(run, snapshot, old)
     run.target.release(run.spec.target)
     opening.open_nodes(run.kube, new)

@@ -10,7 +10,8 @@ from infra import fabrics
 from infra.kube import read
 from infra.model.cluster import Node, Taint
 from infra.model.pools import Pool, Request
-from infra.model.spec import EksTarget, ExternalPool, GkeTarget, MigrationSpec, Strategy
+from infra.model.record import Step, StepState
+from infra.model.spec import EksPool, EksTarget, ExternalPool, GkePool, GkeTarget, MigrationSpec, Strategy
 from infra.model.survey import Survey
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Snapshot
@@ -18,6 +19,7 @@ from infra.probes import catalogue
 from tasks import pools
 from tasks.identity import pool_words
 from tasks.rules import cost, preflight
+from tasks.rules.idle import idle_nodes
 from tasks.rules.placement import TargetShape, shape_of
 from tasks.rules.waves import MovePlan, plan_move
 from tasks.rules.wording import plural
@@ -124,6 +126,8 @@ def survey(run: Run) -> Plan:
     findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     strategy = preflight.strategy(looked, spec)
     findings += [*_swap(strategy, run.name), *_cannot_retire(spec)]
+    findings += _unseen(spec.source, looked.source, len(source_nodes), {f.code for f in findings})
+    findings += _no_baseline(run, looked.source, idle_nodes(snapshot, source_nodes, _devices(looked.source)))
     blocked = moves.blocked or any(f.level is Level.BLOCK for f in findings)
     return Plan(
         run=run.name,
@@ -181,6 +185,45 @@ def _estimate(run: Run, looked: Survey) -> cost.Estimate:
     fabric = fabrics.fabric_of(machine_type)
     nodes = target.nodes if not isinstance(target, ExternalPool) else looked.existing.nodes if looked.existing else 0
     return cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+
+
+def _unseen(part: EksPool | GkePool | ExternalPool, pool: Pool | None, seen: int, known: set[str]) -> list[Finding]:
+    """Every node that the cloud has must be seen in Kubernetes: one that is not would be deleted with its work."""
+    if pool is None or seen >= pool.nodes or "source-nodes-unseen" in known:
+        return []
+    labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
+    return [
+        Finding(
+            level=Level.BLOCK,
+            code="source-nodes-unseen",
+            object=pool_words(part),
+            observed=f"{seen} nodes in Kubernetes",
+            expected=f"{pool.nodes}, as the cloud says",
+            remedy=f"put the pool's label back on its nodes: kubectl get nodes -l {labels}",
+        )
+    ]
+
+
+def _no_baseline(run: Run, pool: Pool | None, idle: Sequence[Node]) -> list[Finding]:
+    """Without a baseline the gate cannot open: said before a pool is made and GPU-minutes are spent."""
+    wants = run.spec.validation.train_step and run.spec.gate.max_step_ratio is not None
+    measured = run.step(Step.BASELINE)
+    if not wants or pool is None or len(idle) >= 2 or (measured is not None and measured.state is StepState.DONE):
+        return []
+    return [
+        Finding(
+            level=Level.BLOCK,
+            code="baseline-not-measurable",
+            object=pool_words(run.spec.source),
+            observed=f"{plural(len(idle), 'idle node')}",
+            expected="two, to measure what the new pool is compared with (gate.max_step_ratio)",
+            remedy="free two nodes of the old pool, or set gate.max_step_ratio to null",
+        )
+    ]
+
+
+def _devices(pool: Pool | None) -> set[str]:
+    return ({*pool.gpus, *pool.rdma} if pool else set()) or {"nvidia.com/gpu"}
 
 
 def _swap(strategy: Strategy, run: str) -> list[Finding]:

@@ -59,6 +59,8 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     for line in done:
         run.say(line)
     summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back"
+    if Step.MIGRATE in record.steps and not remove_target:
+        summary += f"; work that had moved stays on {pool_words(run.spec.target)}"
     return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}
 
 

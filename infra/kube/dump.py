@@ -46,6 +46,8 @@ def _large(path: Path) -> Iterator[dict[str, Any]]:
                 )
             at = end + len(_CLOSE)
             yield from _flat(_json(data[start:at], f"file {path}, byte {start}"))
+        if b"]" not in data[at : at + 16] or not data[-64:].rstrip().endswith(b"}"):
+            raise BadSpec(f"file {path}", f"ends within its list, after byte {at}", remedy="dump it again")
 
 
 def parse(data: bytes, source: str) -> Iterator[dict[str, Any]]:
@@ -106,16 +108,26 @@ def _json(data: bytes, source: str) -> Any:
 
 
 def _flat(value: Any) -> Iterator[dict[str, Any]]:
-    """Lists within lists, down to objects; items of a PodList carry no kind, so the list's lends it."""
+    """Lists within lists, down to objects; items of a PodList carry no kind, so the list's lends it.
+
+    What has no kind is refused: kubectl writes a YAML list's kind after its items, so a cut dump has none, and an object
+    that is skipped could be the one that matters.
+    """
     if isinstance(value, list):
         for item in value:
             yield from _flat(item)
     elif isinstance(value, dict):
         kind = str(value.get("kind", ""))
+        if not kind:
+            raise BadSpec(
+                "dump",
+                "holds an object or a list without a kind: it was cut, or is no Kubernetes object",
+                remedy="dump it again: kubectl get … -o json",
+            )
         if isinstance(value.get("items"), list):
             for item in value["items"]:
                 if isinstance(item, dict) and "kind" not in item and kind.endswith("List") and kind != "List":
                     item = {"kind": kind.removesuffix("List"), "apiVersion": value.get("apiVersion"), **item}
                 yield from _flat(item)
-        elif kind:
+        else:
             yield value

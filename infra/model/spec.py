@@ -128,7 +128,7 @@ class EksTarget(EksPool):
     """An EKS managed node group to be made."""
 
     machine_type: str = Field(description="EC2 instance type, e.g. p5en.48xlarge", min_length=3)
-    nodes: int = Field(ge=1, le=1000, description="How many nodes")
+    nodes: int = Field(strict=True, ge=1, le=1000, description="How many nodes")
     subnet: str = Field(
         description="One subnet: one zone for reservation, EFA and Lustre", pattern=r"^subnet-[0-9a-f]+$"
     )
@@ -157,7 +157,7 @@ class GkeTarget(GkePool):
     """A GKE node pool to be made."""
 
     machine_type: str = Field(description="e.g. a3-ultragpu-8g", min_length=3)
-    nodes: int = Field(ge=1, le=1000, description="How many nodes (one zone, so this is the whole pool)")
+    nodes: int = Field(strict=True, ge=1, le=1000, description="How many nodes (one zone, so this is the whole pool)")
     zone: str = Field(description="The one zone, e.g. europe-west4-b", pattern=r"^[a-z]+-[a-z]+\d-[a-z]$")
     service_account: str | None = Field(default=None, description="Node service account")
     reservation: GkeReservation | None = Field(default=None, description="Omit for on-demand capacity")

@@ -151,7 +151,7 @@ def train_step(validation: Validation) -> Probe | None:
     return Probe(
         name="train-step",
         program=Program.TRAIN_STEP,
-        mode=Mode.PINNED,
+        mode=Mode.WORKLOAD,  # as the baseline runs it: both sides as a job gets its network
         image=validation.image,
         proves="a training step is faster than on the source pool",
         args=(

@@ -12,7 +12,7 @@ from infra.model.evidence import Evidence
 from infra.model.measurement import Steps, Sweep
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Level, Outcome, Verdict
-from tasks.rules.wording import and_more, plural, size, span
+from tasks.rules.wording import and_more, size, span
 
 Records = Mapping[Step, StepRecord]
 
@@ -120,7 +120,9 @@ def facts(records: Records) -> dict[str, str]:
     shared = sorted(set(before) & set(after))
     if shared:
         at = shared[-1]
-        found["bandwidth"] = f"All-reduce busbw at {size(at)}: {before[at]:.1f} -> {after[at]:.1f} GB/s."
+        found["bandwidth"] = (
+            f"All-reduce busbw at {size(at)}{_nodes_of(records)}: {before[at]:.1f} -> {after[at]:.1f} GB/s."
+        )
     old, new = (step_seconds(evidence(records, s)) for s in (Step.BASELINE, Step.VALIDATE))
     if old and new:
         one, other = statistics.median(old), statistics.median(new)
@@ -132,6 +134,14 @@ def facts(records: Records) -> dict[str, str]:
     if reported is not None and reported.data.get("html"):
         found["report"] = str(reported.data["html"])
     return found
+
+
+def _nodes_of(records: Records) -> str:
+    """On how many nodes the two sweeps ran, where that differs: " (2 and 4 nodes)"."""
+    counts = [
+        len(e.nodes) for s in (Step.BASELINE, Step.VALIDATE) for e in evidence(records, s) if e.probe == "bandwidth"
+    ]
+    return f" ({counts[0]} and {counts[-1]} nodes)" if len(set(counts)) > 1 else ""
 
 
 def _done(records: Records, step: Step) -> StepRecord | None:
@@ -191,7 +201,7 @@ def _figures(records: Records) -> Iterable[Figure]:
     if shared:
         at = shared[-1]
         value = f"{before[at]:.1f} → {after[at]:.1f} GB/s" if at in before else f"{after[at]:.1f} GB/s"
-        yield Figure(name=f"all-reduce busbw at {size(at)}", value=value)
+        yield Figure(name=f"all-reduce busbw at {size(at)}{_nodes_of(records)}", value=value)
     old, new = (step_seconds(evidence(records, s)) for s in (Step.BASELINE, Step.VALIDATE))
     if old and new:
         yield Figure(
@@ -247,12 +257,13 @@ def _tables(records: Records) -> Iterable[Table]:
     if waves:
         yield Table(
             title="Waves",
-            columns=("wave", "nodes", "pods", "outcome"),
+            columns=("wave", "nodes", "pods", "gangs", "outcome"),
             rows=tuple(
                 (
                     str(w.get("number", "")),
                     and_more(sorted(w.get("nodes") or {}), 4),
                     str(w.get("moved", "")),
+                    ", ".join(f"{g.get('workload')} ({g.get('ranks')} pods)" for g in w.get("gangs") or ()),
                     ", ".join(sorted(set((w.get("nodes") or {}).values()))),
                 )
                 for w in waves
@@ -265,22 +276,24 @@ def _tables(records: Records) -> Iterable[Table]:
             columns=("pod",),
             rows=tuple((str(pod),) for pod in forced),
         )
-    kept = [e for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s)]
+    sides = ((Step.BASELINE, "old"), (Step.VALIDATE, "new"), (Step.SOAK, "new"))
+    kept = [(e, side) for s, side in sides for e in evidence(records, s)]
     if kept:
         yield Table(
             title="Evidence",
-            columns=("probe", "pool", "nodes", "measured", "versions", "GPU-minutes", "id"),
+            columns=("probe", "network", "pool", "nodes", "measured", "versions", "GPU-minutes", "id"),
             rows=tuple(
                 (
-                    f"{e.probe} ({e.mode})",
-                    e.pool.rsplit("/", 1)[-1],
-                    plural(len(e.nodes), "node"),
+                    e.probe,
+                    "pinned" if e.mode == "pinned" else "as a job gets it",
+                    side,
+                    str(len(e.nodes)),
                     e.measured,
                     ", ".join(f"{k} {v}" for k, v in sorted(e.versions.items())),
                     f"{e.gpu_minutes:.1f}",
                     e.id[:12],
                 )
-                for e in kept
+                for e, side in kept
             ),
             note="Each is bound to the pool, the UIDs of its nodes, the spec and the time, and sealed by its id.",
         )

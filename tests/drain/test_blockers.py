@@ -288,3 +288,26 @@ def test_a_large_dump_is_read_item_by_item(tmp_path, monkeypatch):
     file.write_text(json.dumps({"apiVersion": "v1", "items": items, "kind": "List"}, indent=4))
 
     assert len(blockers(file).blockers) == 50
+
+
+@pytest.mark.parametrize("form", ["yaml", "large json", "kindless"])
+def test_a_dump_that_was_cut_is_refused_and_never_read_as_drainable(form: str, tmp_path: Path) -> None:
+    """Cut before the pod that blocks: what is left looks fine."""
+    import json
+
+    import yaml
+
+    good = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "d", "uid": "1"}}
+    good["spec"] = {"nodeName": "n"}  # type: ignore[assignment]
+    file = tmp_path / "dump"
+    if form == "yaml":
+        file.write_text(yaml.safe_dump({"apiVersion": "v1", "items": [good]}))
+    elif form == "large json":
+        pad = {**good, "metadata": {**good["metadata"], "annotations": {"x": "y" * 1_000_000}}}  # type: ignore[dict-item]
+        text = json.dumps({"apiVersion": "v1", "items": [pad] * 40, "kind": "List"}, indent=4)
+        file.write_text(text[: text.rindex("\n        },")] + "\n        },")
+    else:
+        file.write_text(json.dumps({"kind": "List", "items": [good, {"metadata": {"name": "b"}}]}))
+
+    with pytest.raises(BadSpec):
+        blockers(file)
