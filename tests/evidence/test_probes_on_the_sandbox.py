@@ -58,7 +58,7 @@ def spec():
 
 
 def idle(kube):
-    return validate._idle(kube, POOL)
+    return validate.idle(kube, POOL)
 
 
 def left(kube):

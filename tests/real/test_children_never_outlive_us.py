@@ -12,9 +12,10 @@ import pytest
 from infra.sandbox.real.children import Children
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from infra.sandbox.real.children import Children
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started us in the background
 children = Children(Path(sys.argv[1]))
 for name in ("one", "two"):
     print(children.start(name, ["sleep", "600"]).process.pid, flush=True)
