@@ -110,8 +110,8 @@ def _json(data: bytes, source: str) -> Any:
 def _flat(value: Any) -> Iterator[dict[str, Any]]:
     """Lists within lists, down to objects; items of a PodList carry no kind, so the list's lends it.
 
-    What has no kind is refused: kubectl writes a YAML list's kind after its items, so a cut dump has none, and an object
-    that is skipped could be the one that matters.
+    What has no kind is refused: kubectl writes a YAML list's kind after its items, so a cut dump has none, and an
+    object that is skipped could be the one that matters.
     """
     if isinstance(value, list):
         for item in value:

@@ -16,7 +16,9 @@ import yaml
 
 from flows import cli, orchestrator
 from infra.errors import Forbidden, PoolshiftError
+from infra.kube import api
 from infra.kube.api import translate
+from infra.model.spec import Cluster
 from infra.sandbox import run as sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "infra" / "examples"
@@ -151,6 +153,23 @@ def test_a_target_name_that_belongs_to_somebody_else_is_refused(
     code, text = poolshift(capsys, "plan", spec(target={"name": "theirs"}), "--kubeconfig", str(kubeconfig))
     assert code == 5
     assert "theirs" in text
+
+
+def test_an_old_node_that_lost_its_pool_label_refuses_the_migration(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any
+) -> None:
+    """It would neither be drained nor proven empty, and go with its pool all the same."""
+    kube = api.connect(Cluster(kubeconfig=str(kubeconfig)))
+    label = "eks.amazonaws.com/nodegroup"
+    node = next(n for n in kube.list("/api/v1/nodes") if n["metadata"]["labels"].get(label) == "gpu-old")
+    path = f"/api/v1/nodes/{node['metadata']['name']}"
+    kube.request("PATCH", path, body={"metadata": {"labels": {label: None}}}, content_type=api.MERGE_PATCH)
+    try:
+        code, text = poolshift(capsys, "plan", spec(), "--kubeconfig", str(kubeconfig))
+    finally:
+        kube.request("PATCH", path, body={"metadata": {"labels": {label: "gpu-old"}}}, content_type=api.MERGE_PATCH)
+    assert code == 5
+    assert "source-nodes-unseen" in text
 
 
 def test_a_spec_for_the_wrong_cloud_is_refused(capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any) -> None:
