@@ -14,11 +14,11 @@ from tasks.progress import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from infra.model.verdict import Finding, Verdict
+    from infra.model.verdict import Finding
 
-__all__ = ["out", "say", "show_error", "show_findings", "show_json", "show_table", "show_verdicts"]
+__all__ = ["out", "say", "show_error", "show_findings", "show_json", "show_table"]
 
-_STYLES = {"pass": "green", "fail": "red", "unmeasured": "yellow", "block": "red", "warn": "yellow", "info": "dim"}
+_STYLES = {"block": "red", "warn": "yellow", "info": "dim"}
 
 
 def out() -> Console:
@@ -55,25 +55,6 @@ def show_findings(findings: Iterable[Finding]) -> None:
     for finding in sorted(findings, key=lambda f: order[f.level]):
         style = _STYLES[finding.level]
         console.print(f"  [{style}]{finding.level.value:5s}[/] [bold]{finding.code}[/]  {escape(finding.wording())}")
-
-
-def show_verdicts(verdicts: Iterable[Verdict], *, simulated: bool) -> None:
-    """Verdicts as a table: check, outcome, observed, limit, reason."""
-    from rich.table import Table
-
-    table = Table(title="Gate" + (" (simulated)" if simulated else ""), title_justify="left", expand=False)
-    for column in ("check", "verdict", "observed", "limit", "reason"):
-        table.add_column(column, overflow="fold")
-    for verdict in verdicts:
-        outcome = verdict.outcome.value
-        table.add_row(
-            verdict.check,
-            f"[{_STYLES[outcome]}]{outcome}[/]",
-            verdict.observed,
-            verdict.limit,
-            verdict.reason,
-        )
-    out().print(table)
 
 
 def show_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> None:

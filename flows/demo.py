@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from flows import console, orchestrator
 from infra.errors import Unreachable
+from tasks.home import home
 
 EXAMPLES = Path(__file__).parent.parent / "infra" / "examples"
 REFUSED, HEALTHY = "plugin-image-missing", "healthy"
@@ -123,7 +124,7 @@ def _act(number: int, title: str, stage: Stage, spec: Path, url: str, after: Cal
 
 def _reports(stage: Stage) -> Path:
     """Both runs have one name, so their reports lie in folders of their own."""
-    return orchestrator.home() / "reports" / stage.scenario
+    return home() / "reports" / stage.scenario
 
 
 def _facts(stage: Stage) -> dict[str, Any]:

@@ -18,10 +18,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-from infra.errors import BadSpec, PoolshiftError, Unreachable
+from infra.errors import PoolshiftError, Unreachable
+from tasks.home import home
 
 QUIET: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
@@ -49,19 +49,6 @@ def follow():
 threading.Thread(target=follow, daemon=True).start()
 runpy.run_module("prefect", run_name="__main__", alter_sys=True)
 """
-
-
-def home() -> Path:
-    """Where poolshift keeps what is its own on this machine: $POOLSHIFT_HOME, else the XDG state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    path = Path(os.environ.get("POOLSHIFT_HOME") or f"{state}/poolshift").expanduser()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise BadSpec(
-            f"POOLSHIFT_HOME {path}", f"cannot be made: {cause.strerror or cause}", remedy="name a folder of your own"
-        ) from cause
-    return path
 
 
 def settle_environment(url: str) -> None:

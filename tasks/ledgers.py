@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from infra.ledger import Entry, Ledger
 from infra.ledger.chain import failing_since
 from infra.model.evidence import Evidence
 from infra.model.verdict import Verdict
+from tasks.home import home
 
 
 def location() -> str:
     """The ledger's URL or path: $POOLSHIFT_LEDGER, else ledger.db in poolshift's home."""
-    named = os.environ.get("POOLSHIFT_LEDGER")
-    if named:
-        return named
-    state = os.environ.get("POOLSHIFT_HOME") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/poolshift"
-    return str(Path(state).expanduser() / "ledger.db")
+    return os.environ.get("POOLSHIFT_LEDGER") or str(home() / "ledger.db")
 
 
 def keep(

@@ -115,13 +115,6 @@ def run(
     return replace(done, findings=(*done.findings, *_clean_up(kube, rendered)))
 
 
-def left_over(kube: Kube, run: str) -> list[str]:
-    """Names of probe Jobs of this run that are still there."""
-    path = f"/apis/batch/v1/namespaces/{kube.namespace}/jobs"
-    jobs = kube.list(path, {"labelSelector": f"poolshift.dev/run={run},poolshift.dev/probe"})
-    return [job["metadata"]["name"] for job in jobs]
-
-
 @dataclass(kw_only=True)
 class _Collector:
     """Job, pods and outputs as last seen. A pod that is gone keeps what was read of it."""

@@ -16,6 +16,7 @@ from infra.kube import api, records
 from infra.kube.records import RunRecord
 from infra.model.record import Step
 from infra.model.spec import Cluster
+from tasks.home import home
 from tasks.rules import story
 from tasks.run import Run
 
@@ -50,10 +51,7 @@ def facts(record: RunRecord) -> dict[str, str]:
 def folder(name: str) -> Path:
     """reports/NAME in poolshift's home, or below $POOLSHIFT_REPORTS."""
     root = os.environ.get("POOLSHIFT_REPORTS")
-    if root:
-        return Path(root).expanduser() / name
-    state = os.environ.get("POOLSHIFT_HOME") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/poolshift"
-    return Path(state).expanduser() / "reports" / name
+    return (Path(root).expanduser() if root else home() / "reports") / name
 
 
 def render(

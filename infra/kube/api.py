@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 EXTENSION = "poolshift.dev/sandbox"
 FIELD_MANAGER = "poolshift"
