@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from infra.sandbox.control_plane.controllers import Controllers
 
 HOST = "127.0.0.1"
+STOP_SECONDS = 5.0
 
 
 class ControlPlane:
@@ -51,12 +52,22 @@ class ControlPlane:
         return self.url
 
     async def stop(self) -> None:
-        """Stop to serve, and the controllers."""
-        await self._server.close()
+        """Stop to serve, and the controllers. Each part has `STOP_SECONDS`: what does not end is left behind."""
+        await _bounded(self._server.close())
         if self._controllers is not None:
-            await self._controllers.stop()
+            await _bounded(self._controllers.stop())
         if self._runner is not None:
-            await self._runner.cleanup()
+            await _bounded(self._runner.cleanup())
+
+
+async def _bounded(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for the work, but not for ever: a task that swallows its cancellation must not keep a process alive."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=STOP_SECONDS)
+    if task.done():
+        task.result()
+    else:
+        task.cancel()
 
 
 def run_in_thread(
@@ -102,6 +113,6 @@ def run_in_thread(
 
     def stop() -> None:
         loop.call_soon_threadsafe(done.set)
-        thread.join()
+        thread.join(timeout=4 * STOP_SECONDS)
 
     return url, stop

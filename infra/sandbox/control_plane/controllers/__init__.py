@@ -58,8 +58,10 @@ class Controllers:
     async def stop(self) -> None:
         """Stop; what is queued stays undone."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            # Asked until it ends: wait_for of Python 3.11 loses a cancellation that comes as what it waits for happens.
+            while not self._task.done():
+                self._task.cancel()
+                await asyncio.wait({self._task}, timeout=0.5)
             self._task = None
 
 
