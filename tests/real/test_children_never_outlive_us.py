@@ -93,7 +93,7 @@ def test_ids_of_children_that_ended_in_order_are_not_killed_again(tmp_path: Path
     folder = tmp_path / "work"
     folder.mkdir()
     children = Children(folder)
-    bystander = subprocess.Popen(["sleep", "600"])
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         children.start("one", ["sleep", "600"])
         reaper = children._reaper
@@ -106,3 +106,28 @@ def test_ids_of_children_that_ended_in_order_are_not_killed_again(tmp_path: Path
     finally:
         os.kill(bystander.pid, signal.SIGKILL)
         bystander.wait()
+
+
+def test_a_kept_child_that_ends_at_once_is_broken_and_stays_down(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    children = Children(folder)
+    try:
+        child = children.start("scheduler", ["/bin/sh", "-c", "echo no such flag; exit 7"], kept=True)
+        assert child.process.wait(timeout=10) == 7
+        assert child.last_words() == "no such flag"
+    finally:
+        children.stop()
+
+
+def test_a_kept_child_goes_with_its_keeper(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    children = Children(folder)
+    child = children.start("scheduler", ["/bin/sh", "-c", "echo $$; exec sleep 600"], kept=True)
+    while not child.last_words():
+        time.sleep(0.01)
+    pid = int(child.last_words())
+    assert is_running(pid)
+    children.stop()
+    assert not is_running(pid)

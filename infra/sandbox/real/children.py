@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +17,22 @@ pids=""
 while read -r pid; do
   if [ "$pid" = none ]; then pids=""; else pids="$pid $pids"; fi
 done
-for pid in $pids; do kill -KILL "$pid" 2>/dev/null; done
+for pid in $pids; do kill -s KILL -- "-$pid" 2>/dev/null; done
 rm -rf -- "$1"
+"""
+
+# A kubelet starts a component again that ends by itself, and components count on it: kube-scheduler exits when an
+# outage has left its cache in disorder. One that ends within five seconds is broken, and stays down.
+_KEEPER = """
+trap 'kill "$child" 2>/dev/null; wait "$child"; exit 0' TERM
+while :; do
+  began=$(date +%s)
+  "$@" & child=$!
+  wait "$child"
+  code=$?
+  [ $(($(date +%s) - began)) -lt 5 ] && exit "$code"
+  echo "ended with status $code and started again"
+done
 """
 
 
@@ -49,8 +65,13 @@ class Children:
     children: list[Child] = field(default_factory=list)
     _reaper: subprocess.Popen[bytes] | None = None
 
-    def start(self, name: str, command: list[str]) -> Child:
-        """Start one more child in a session of its own, so that Ctrl-C reaches us and we end it in order."""
+    def start(self, name: str, command: list[str], *, kept: bool = False) -> Child:
+        """Start one more child in a session of its own, so that Ctrl-C reaches us and we end it in order.
+
+        `kept`: started again when it ends by itself.
+        """
+        if kept:
+            command = ["/bin/sh", "-c", _KEEPER, name, *command]
         reaper = self._started_reaper()
         log = self.folder / f"{name}.log"
         with log.open("ab") as output:
@@ -79,10 +100,10 @@ class Children:
         """The first child that has ended by itself, in starting order (the cause comes before its victims)."""
         return next((child for child in self.children if child.ended() is not None), None)
 
-    def restart(self, name: str, command: list[str]) -> Child:
+    def restart(self, name: str, command: list[str], *, kept: bool = False) -> Child:
         """Start `name` again after it was ended, in its old place of the order."""
         place = next(i for i, child in enumerate(self.children) if child.name == name)
-        child = self.start(name, command)
+        child = self.start(name, command, kept=kept)
         self.children[place] = self.children.pop()
         return child
 
@@ -100,11 +121,11 @@ class Children:
 
 
 def end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """SIGTERM, then SIGKILL after `patience` seconds; returns when the process is gone."""
+    """SIGTERM to its session, then SIGKILL after `patience` seconds; returns when the process is gone."""
     if process.poll() is None:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=30)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import socket
 import ssl
 import tempfile
@@ -42,6 +44,9 @@ AUDIT_POLICY = {
 """Who is neither the administrator nor a component leaves a line for each request: what its role needs."""
 
 AUDIT_LOG = "audit.log"
+
+KEPT = ("kube-controller-manager", "kube-scheduler")
+"""Started again when they end by themselves."""
 
 READY_SECONDS = 90.0
 """How long a start may take: about 8 s on two idle cores, many times that on a busy machine."""
@@ -90,12 +95,12 @@ class RealControlPlane:
     def stop_process(self, name: str) -> None:
         """Kill one process, as an outage would. The rest goes on; `start_process` brings it back."""
         process = next(child.process for child in self.children.children if child.name == name)
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def start_process(self, name: str) -> None:
         """Start one process again where it was: same port, same data. Returns when the API server is ready."""
-        self.children.restart(name, self.commands[name])
+        self.children.restart(name, self.commands[name], kept=name in KEPT)
         self._wait(f"{self.url}/readyz", name)
 
     def _wait(self, url: str, name: str) -> None:
