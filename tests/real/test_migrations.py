@@ -139,7 +139,9 @@ def test_an_api_server_that_is_away_during_the_drain_is_waited_for(stage: Callab
         here.sandbox.plane.stop_process("kube-apiserver")
         time.sleep(30)  # on the wall clock: how long an outage lasts is what is tried here
         here.sandbox.plane.start_process("kube-apiserver")
-        process.wait(timeout=400)
+        process.wait(timeout=600)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the migration did not end: " + "".join(lines[-40:]))
     finally:
         process.kill()
         process.wait()

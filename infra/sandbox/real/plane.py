@@ -161,8 +161,8 @@ def _start(binaries: Binaries, children: Children, port: int) -> RealControlPlan
     children.start("kube-apiserver", commands["kube-apiserver"])
     plane._wait(f"{url}/readyz", "kube-apiserver")
     # Not before: until RBAC has bootstrapped their roles they would be refused, and back off.
-    for name in ("kube-controller-manager", "kube-scheduler"):
-        children.start(name, commands[name])
+    for name in KEPT:
+        children.start(name, commands[name], kept=True)
     # The controller manager's first visible deed; a pod created before it is refused for want of an account.
     plane._wait(f"{url}/api/v1/namespaces/default/serviceaccounts/default", "kube-controller-manager")
     scheduler = f"https://127.0.0.1:{_option(commands['kube-scheduler'], '--secure-port')}/healthz"
