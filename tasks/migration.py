@@ -25,12 +25,14 @@ from tasks import report as reporting
 from tasks import soak as soaking
 from tasks import validate as validation
 from tasks.identity import pool_identity, pool_words
+from tasks.moving import allowed_by
 from tasks.rules import gate as gates
+from tasks.rules.forcing import forced_pods
 from tasks.rules.outcome import End
 from tasks.rules.wording import and_more, gate_words, plural, span
 from tasks.run import Done, Run, reopen
 
-_MOVING, _RETIRING = "moving", "retiring"
+_MOVING, _RETIRING, _FORCED = "moving", "retiring", "forced"
 _LISTED = 200  # findings and names kept in the record
 _SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
 _CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
@@ -180,6 +182,7 @@ def migrate(run: Run) -> Done:
             remedy="put the pool's label back on its nodes; a node that is not seen would not be drained",
         )
     moving = _moving(run, snapshot, old)
+    _note_forced(run, snapshot, old)
     run.target.release(run.spec.target)
     opening.open_nodes(run.kube, new)
     found = drain.move(
@@ -224,6 +227,20 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any
     }
     records.write_note(run.kube, run.name, _MOVING, found)
     return found
+
+
+def _note_forced(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> None:
+    """Into the record and the ledger, before the first of them leaves: what is lost because the spec allows it."""
+    noted = _noted(run, _FORCED)
+    found = forced_pods(snapshot, nodes, allowed_by(run.spec.drain))
+    fresh = {pod: why for pod, why in found.items() if pod not in noted}
+    for pod, why in fresh.items():
+        facts = {"by": "spec", "why": why}
+        at = rfc3339(run.clock.now())
+        ledgers.decide(run.name, pool_identity(run.spec.source), at, "forced", pod, facts, run.simulated)
+    if fresh:
+        run.say(f"the spec lets {plural(len(fresh), 'pod')} go at a loss: {and_more(sorted(fresh), 5)}")
+        records.write_note(run.kube, run.name, _FORCED, {**noted, **fresh})
 
 
 def _owner_kind(pod: Pod) -> str:
@@ -398,15 +415,17 @@ def _remember(run: Run, note: str, prior: Mapping[str, Any]) -> None:
 
 
 def _give_back(run: Run) -> None:
-    """The target becomes an ordinary pool: cloud settings, autoscaler and node annotations as they were before."""
+    """The target becomes an ordinary pool: its nodes' annotations as before, and repaired as the old pool was.
+
+    We made it without repair, so what it was like before us says nothing of how it should live.
+    """
     target = run.target_pool()
     if target is not None:
         snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
         fence.unfence(run.kube, run.name, [n.name for n in planning.nodes_of(snapshot, target)])
-    record = records.read(run.kube, run.name)
-    prior = record.notes.get(_TARGET_PRIOR) if record else None
-    if isinstance(prior, dict):
-        run.target.unfence(run.spec.target, prior)
+    prior, source = _noted(run, _TARGET_PRIOR), _noted(run, _SOURCE_PRIOR)
+    if prior:
+        run.target.unfence(run.spec.target, {**prior, **{key: source[key] for key in ("repair",) if key in source}})
 
 
 def _keep(
