@@ -181,33 +181,16 @@ class Space:
         return self.api.until(f"{path}/{name}", lambda body: body["status"].get("observedGeneration") == 1)
 
 
-def real_wanted(config: pytest.Config) -> bool:
-    """Was the real control plane asked for?"""
-    return os.environ.get("POOLSHIFT_REAL_API") == "1" or config.option.markexpr == "real"
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the real half of this folder out, counted as deselected, unless it was asked for."""
-    if real_wanted(config):
-        return
-    left_out = [
-        item for item in items if "api" in getattr(item, "fixturenames", ()) and item.get_closest_marker("real")
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
 @pytest.fixture(
     scope="session", params=["embedded", pytest.param("real", marks=pytest.mark.real)], ids=["embedded", "real"]
 )
 def api(request: pytest.FixtureRequest) -> Iterator[Api]:
     """Each server in turn, once a session."""
     if request.param == "real":
-        from infra.sandbox import real
-
-        with real.start(os.environ.get("POOLSHIFT_REAL_VERSION")) as plane:
-            yield Api(flavour="real", url=plane.url, token=plane.token, ca=plane.ca)
+        plane = request.getfixturevalue("plane")
+        made = Api(flavour="real", url=plane.url, token=plane.token, ca=plane.ca)
+        yield made
+        made.pool.clear()
         return
     from infra.sandbox.control_plane import run_in_thread
 

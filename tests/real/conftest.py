@@ -1,4 +1,4 @@
-"""The real control plane of this session, and sandboxes on one: started when needed, stopped always."""
+"""Sandboxes on a real control plane and the command line against them, stopped always."""
 
 from __future__ import annotations
 
@@ -27,30 +27,6 @@ QUICK: dict[str, Any] = {
     "soak": {"duration": "4s", "interval": "2s"},
 }
 """Of a spec: a second of a real control plane is a second, so little is measured and nothing is waited for."""
-
-
-def wanted(config: pytest.Config) -> bool:
-    """Whether the real control plane was asked for: by `make test-real`, or by `-m real`."""
-    return os.environ.get("POOLSHIFT_REAL_API") == "1" or "real" in config.option.markexpr.split(" and ")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs the real one, counted as deselected, unless it was asked for."""
-    if wanted(config):
-        return
-    left_out = [
-        item for item in items if Path(__file__).parent in item.path.parents and item.get_closest_marker("real")
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
-@pytest.fixture(scope="session")
-def plane() -> Iterator[real.RealControlPlane]:
-    """One for all tests that need no sandbox."""
-    with real.start(os.environ.get("POOLSHIFT_REAL_VERSION")) as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

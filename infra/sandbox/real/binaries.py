@@ -44,11 +44,12 @@ def cache_folder(version: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 def find(version: str | None = None, environ: Mapping[str, str] = os.environ) -> Binaries:
     """The binaries for `version`: full ("1.36.3"), a minor ("1.34", then the newest built one), or None for
-    what KUBEBUILDER_ASSETS holds, else DEFAULT_VERSION.
+    POOLSHIFT_REAL_VERSION, else what KUBEBUILDER_ASSETS holds, else DEFAULT_VERSION.
 
     Raises MissingBinaries when a file is missing or says another version than asked for.
     """
     assets = environ.get("KUBEBUILDER_ASSETS")
+    version = version or environ.get("POOLSHIFT_REAL_VERSION")
     folder = Path(assets) if assets else _cached(version or DEFAULT_VERSION, environ)
     missing = [name for name in NAMES if not os.access(folder / name, os.X_OK)]
     if missing:
