@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
 
     as_json = "--json" in arguments
     try:
-        code = app(args=arguments, prog_name="poolshift", standalone_mode=False)
+        code = app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False)
         return int(code or 0)
     except PoolshiftError as error:
         console.show_error(error, as_json=as_json)
@@ -64,6 +64,29 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; a traceback would tell nobody anything
         return 141  # as a shell says of a process that a closed pipe ended
+
+
+def _as_kubectl(arguments: list[str]) -> list[str]:
+    """Switches of `drain` as users of kubectl write them: --force=true, --dry-run=server."""
+    if arguments[:1] != ["drain"]:
+        return arguments
+    given = [argument.partition("=") for argument in arguments]
+    off = {"--dry-run": ("none", "false")}
+    on = {"--dry-run": ("client", "server", "true")}
+    kept: list[str] = []
+    for name, equals, value in given:
+        switch = equals and name in _SWITCHES
+        if switch and value in off.get(name, ("false",)):
+            continue
+        kept.append(name if switch and value in on.get(name, ("true",)) else name + equals + value)
+    return kept
+
+
+_SWITCHES = ("--dry-run", "--ignore-daemonsets", "--delete-emptydir-data", "--force")
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _load(path: str, model: type[Spec], kubeconfig: str | None, context: str | None) -> Spec:
@@ -222,18 +245,29 @@ def status(
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(help="The run's name")],
+    name: Annotated[str | None, typer.Argument(help="The run's name")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the ledger instead: is it what was written?")] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
     into: Annotated[str | None, typer.Option(help="Folder; default: reports/ of poolshift's home")] = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Write a run's report (HTML, Markdown, JSON) from its record."""
-    from flows import console
+    """Write a run's report (HTML, Markdown, JSON) from its record; or check the ledger's chain of hashes."""
+    from flows import present
+
+    cluster = _cluster(kubeconfig, context, namespace)
+    if verify:
+        from tasks import verifying
+
+        checked = verifying.verify(cluster, name)
+        present.verified(checked, as_json=as_json)
+        return checked.exit_code
+    if name is None:
+        raise BadSpec("report", "names no run", expected="poolshift report NAME", remedy="poolshift status")
     from tasks import report as reporting
 
-    written = reporting.from_cluster(_cluster(kubeconfig, context, namespace), name, into)
-    console.say(f"report: {written}")
+    present.written(reporting.from_cluster(cluster, name, into), as_json=as_json)
     return 0
 
 
@@ -306,14 +340,18 @@ def drain(
     delete_emptydir_data: Annotated[bool, typer.Option(help="Evict pods whose emptyDir is lost")] = False,
     force: Annotated[bool, typer.Option(help="Evict pods that no controller replaces")] = False,
     dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
+    take_over: Annotated[bool, typer.Option(help="Undo another drain's cordons first, if it was killed")] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     as_json: AsJson = False,
 ) -> int:
     """Empty nodes of any cluster, as fast as its budgets allow. Flags mean what they mean to kubectl drain."""
+    import signal
+
     from flows import present
     from tasks import draining
 
+    signal.signal(signal.SIGTERM, _interrupted)  # as Ctrl-C: the cordons are taken back
     request = draining.Request(
         nodes=tuple(nodes or ()),
         selector=selector,
@@ -325,6 +363,7 @@ def drain(
         delete_emptydir_data=delete_emptydir_data,
         force=force,
         dry_run=dry_run,
+        take_over=take_over,
     )
     found = draining.drain(_cluster(kubeconfig, context), request)
     present.drain(found, as_json=as_json, selected=pod_selector is not None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,10 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 from infra.clock import Clock
-from infra.errors import NotFound
+from infra.errors import NotFound, Refused
 from infra.kube.api import Kube
+from infra.kube.leases import Holder
+from infra.kube.nodes import list_raw
 from infra.kube.read import snapshot as read_snapshot
 from infra.kube.view import View
+from infra.model.record import RUN
 from infra.model.spec import Drain
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Selector, Snapshot
@@ -66,7 +71,10 @@ def plan(
 
 @dataclass(frozen=True, kw_only=True)
 class DrainOptions:
-    """As kubectl drain's flags of the same names. `timeout` zero: no limit; `grace` None: each pod's own."""
+    """As kubectl drain's flags of the same names. `timeout` zero: no limit; `grace` None: each pod's own.
+
+    `take_over`: undo the cordons of another stand-alone drain that still marks these nodes, then go on.
+    """
 
     grace: int | None = None
     timeout: timedelta = timedelta(0)
@@ -75,6 +83,7 @@ class DrainOptions:
     delete_emptydir_data: bool = False
     force: bool = False
     dry_run: bool = False
+    take_over: bool = False
     evictions_per_second: float = 500.0
 
 
@@ -136,6 +145,7 @@ def drain_nodes(
 
     Raises:
         NotFound: a node does not exist (nothing was changed).
+        Refused: a node is held by another run (nothing was changed).
         Forbidden, Unreachable, Conflict: as `infra.kube.api`.
 
     """
@@ -148,6 +158,22 @@ _DAEMONSET = Decision(
     reason="is managed by a DaemonSet, which would bring it back",
     remedy="pass --ignore-daemonsets to leave it where it is",
 )
+
+
+def _place(holder: Holder) -> str:
+    """A host since its last start, short enough for a label."""
+    return hashlib.sha256(f"{holder.host}/{holder.boot}".encode()).hexdigest()[:12]
+
+
+def name_of_drain(holder: Holder) -> str:
+    """A run's name that tells whether the process that owns it still runs; a label value, at most 63 characters."""
+    return f"drain-{_place(holder)}-{holder.pid}-{uuid.uuid4().hex[:6]}"
+
+
+def was_killed(run: str, here: Holder) -> bool:
+    """True only for a stand-alone drain of this host whose process is no more."""
+    match = re.fullmatch(r"drain-([0-9a-f]{12})-(\d+)-[0-9a-f]{6}", run)
+    return match is not None and match[1] == _place(here) and replace(here, pid=int(match[2])).is_gone
 
 
 class _Drain:
@@ -164,7 +190,8 @@ class _Drain:
     ) -> None:
         self.kube, self.nodes, self.options, self.clock = kube, nodes, options, clock
         self.say, self.cancelled = say, cancelled
-        self.name = f"drain-{uuid.uuid4().hex[:8]}"
+        self.here = Holder.here("drain")
+        self.name = name_of_drain(self.here)
         self.began, self.asked = clock.now(), kube.requests
 
     def run(self) -> DrainReport:
@@ -244,8 +271,28 @@ class _Drain:
             return Sentence(fate=Fate.STAY)
         return sentence_of(self._decide(pod, context))
 
+    def _free(self, nodes: list[str]) -> None:
+        """Put back what a drain has left that was killed, so that this one starts from what was there before it."""
+        held: dict[str, list[str]] = {}
+        for raw in list_raw(self.kube, nodes):
+            run = (raw["metadata"].get("labels") or {}).get(RUN, "")
+            if run.startswith("drain-"):
+                held.setdefault(run, []).append(raw["metadata"]["name"])
+        for run, names in held.items():
+            if not (self.options.take_over or was_killed(run, self.here)):
+                raise Refused(
+                    f"node {names[0]}",
+                    f"is being drained by {run}",
+                    expected="no other drain",
+                    remedy="let it end; if it was killed on another machine: the same command with --take-over",
+                )
+        for run, names in held.items():
+            unfence(self.kube, run, names)
+            self.say(f"took back what {run} had left on {', '.join(names)}")
+
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
+        self._free(nodes)
         limit = options.timeout or FOREVER
         done = False
         try:
@@ -262,6 +309,7 @@ class _Drain:
                     on_progress=lambda p: self.say(p.wording()),
                     cancelled=self.cancelled,
                 )
+            uids |= dict.fromkeys(set(nodes) - set(uids), "")  # went meanwhile: empty if no pod names them
             unproven = [] if options.pod_selector else verify_empty(self.kube, uids)
             bad = {f.object for f in unproven}
             unseen = any(f.code == "emptiness-unverified" for f in unproven)

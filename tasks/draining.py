@@ -30,6 +30,7 @@ class Request:
     delete_emptydir_data: bool = False
     force: bool = False
     dry_run: bool = False
+    take_over: bool = False
 
 
 def drain(cluster: Cluster, request: Request) -> DrainReport:
@@ -48,6 +49,7 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
         delete_emptydir_data=request.delete_emptydir_data,
         force=request.force,
         dry_run=request.dry_run,
+        take_over=request.take_over,
     )
     kube = api.connect(cluster)
     return drain_nodes(kube, _names(kube, request), options, say=say)
@@ -62,7 +64,7 @@ def _names(kube: Kube, request: Request) -> list[str]:
             expected="NODE ..., --selector LABELS or --pool NAME",
         )
     if request.nodes:
-        return list(request.nodes)
+        return [re.sub(r"^(nodes?|no)/", "", name) for name in request.nodes]  # as `kubectl get nodes -o name` prints
     if request.selector:
         found = [n["metadata"]["name"] for n in kube.list("/api/v1/nodes", {"labelSelector": request.selector})]
     else:

@@ -248,6 +248,11 @@ class Emptying:
                 self._again(job, now, RETRY[-1])
             case Answer.TWO_BUDGETS:
                 self._end(job, End.FAILED, "multiple-pdb", reply.message)
+            case Answer.LATER:
+                job.code = "admission"
+                self._again(job, now, RETRY[min(job.tries, len(RETRY) - 1)])
+            case Answer.DENIED:
+                self._end(job, End.FAILED, "admission", reply.message, "ask who runs that webhook or policy")
             case Answer.FORBIDDEN:
                 self._end(job, End.FAILED, "forbidden", reply.message, "grant create on pods/eviction")
             case Answer.INVALID:

@@ -18,6 +18,8 @@ from infra.kube.api import read_status
 from infra.kube.lines import Lines
 from infra.model.workload import Pod
 
+_OTHER_UID = ("UID in precondition", "UID in the precondition")
+_ADMISSION = ("admission webhook", "ValidatingAdmissionPolicy")
 TIMEOUT = 30.0  # seconds; the server itself retries budget writes for up to 10 s within one request
 
 
@@ -32,6 +34,8 @@ class Answer(StrEnum):
     TWO_BUDGETS = "two-budgets"  # 500: more than one budget; no retry will help
     NAMESPACE_ENDING = "namespace-ending"  # 403: the namespace deletes the pod by itself
     FORBIDDEN = "forbidden"  # 403 for another reason
+    DENIED = "denied"  # an admission webhook or policy says no to this pod
+    LATER = "later"  # 429 of an admission webhook: it moves the pod by its own means first
     INVALID = "invalid"  # 400, 405, 422: the request is wrong; no retry will help
     ERROR = "error"  # 409 of another kind, other 5xx: may pass
     UNANSWERED = "unanswered"  # no answer: it may have been accepted
@@ -88,18 +92,28 @@ def read_reply(status: Status) -> Reply:
 
 
 def _which(status: Status, causes: Mapping[str, str]) -> Answer:
+    admission = any(word in status.message for word in _ADMISSION)
     match status.code:
         case 404:
             return Answer.GONE
         case 409:
-            # A precondition names what differs; a conflict of writers says "the object has been modified".
-            return Answer.GONE if "uid" in status.message.lower() else Answer.ERROR
+            # A precondition names what differs; a conflict of writers names the pod, whatever it is called.
+            return Answer.GONE if any(words in status.message for words in _OTHER_UID) else Answer.ERROR
+        case 429 if admission:
+            return Answer.LATER
+        case 400 | 403 | 422 if admission:
+            return Answer.DENIED
         case 429 if "DisruptionBudget" in causes:
             return Answer.UNCOUNTED if status.retry_after else Answer.REFUSED
         case 429:
             return Answer.BUSY
+        case 403 if status.details.get("kind") == "poddisruptionbudget":
+            # Allowed is negative, or 2,000 accepted evictions are not confirmed yet: its controller has to count.
+            return Answer.UNCOUNTED
+        case 403 if "NamespaceTerminating" in causes:
+            return Answer.NAMESPACE_ENDING
         case 403:
-            return Answer.NAMESPACE_ENDING if "NamespaceTerminating" in causes else Answer.FORBIDDEN
+            return Answer.FORBIDDEN
         case 500 if "more than one PodDisruptionBudget" in status.message:
             return Answer.TWO_BUDGETS
         case 400 | 405 | 415 | 422:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from infra.errors import NotFound
+from infra.errors import NotFound, Refused
+from infra.kube.api import MERGE_PATCH
 from infra.model.workload import Selector
 from tasks.drain import DrainOptions, drain_nodes
 from tasks.rules.outcome import End
@@ -150,3 +156,92 @@ def test_a_node_that_is_not_there_is_refused_before_anything_else(kube, pools):
     with pytest.raises(NotFound, match="node old-9"):
         drain_nodes(kube, ["old-0", "old-9"], DrainOptions())
     assert cordoned(pools) == {"new-0"}
+
+
+CHILD = """
+import sys
+from infra.model.spec import Cluster
+from tasks import draining
+from tasks.progress import say
+draining.drain(Cluster(kubeconfig=sys.argv[1]), draining.Request(nodes=("old-0", "node/old-1")))
+"""
+
+
+@pytest.fixture
+def killed(url, tmp_path):
+    """A drain in a process of its own that a signal ends right after its cordons."""
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        f"""{{"apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{{"name": "c", "user": {{}}}}],
+        "clusters": [{{"name": "c", "cluster": {{"server": "{url}"}}}}],
+        "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "c"}}}}]}}"""
+    )
+
+    def kill(command, signal_):
+        root = Path(__file__).parents[2]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        with subprocess.Popen([*command, str(config)], cwd=root, env=environment, stderr=subprocess.PIPE) as child:
+            for line in child.stderr:
+                if b"cordoned" in line:
+                    child.send_signal(signal_)
+            return child.wait()
+
+    return kill
+
+
+def test_a_drain_that_was_killed_is_taken_up_by_the_next_and_what_was_cordoned_before_stays(
+    kube, kubelet, pools, killed
+):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    kubelet.never_ends = lambda pod: True
+    pools.cordon("old-1")
+    assert killed([sys.executable, "-c", CHILD], signal.SIGKILL) == -9
+    assert cordoned(pools) == {"old-0", "old-1", "new-0"}
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(timeout=timedelta(seconds=1)))
+
+    assert report.restored == ("old-0", "old-1")
+    assert cordoned(pools) == {"old-1", "new-0"}
+    assert marks(pools) == []
+
+
+def test_a_drain_that_is_told_to_end_takes_its_cordons_back(kubelet, pools, killed):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    kubelet.never_ends = lambda pod: True
+    command = [sys.executable, "-m", "flows.cli", "drain", "old-0", "node/old-1", "--force=true", "--kubeconfig"]
+
+    assert killed(command, signal.SIGTERM) == 130
+    assert cordoned(pools) == {"new-0"}
+    assert marks(pools) == []
+
+
+def test_of_two_drains_of_one_node_the_second_is_refused_and_may_take_over(kube, kubelet, pools):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    label = {"metadata": {"labels": {"poolshift.dev/run": "drain-000000000000-1-abcdef"}}}
+    prior = '{"run": "drain-000000000000-1-abcdef", "unschedulable": false, "cordoned": true}'
+    label["metadata"]["annotations"] = {"poolshift.dev/prior": prior}
+    label["spec"] = {"unschedulable": True}
+    kube.request("PATCH", "/api/v1/nodes/old-0", body=label, content_type=MERGE_PATCH)
+
+    with pytest.raises(Refused, match="drain-000000000000-1-abcdef"):
+        drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
+    assert cordoned(pools) == {"old-0", "new-0"}
+    pools.uncordon("new-0")
+    assert drain_nodes(kube, ["old-0"], DrainOptions(take_over=True)).exit_code == 0
+
+
+def test_a_node_that_goes_while_it_is_drained_is_empty_when_no_pod_names_it(kube, kubelet, pools):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    pools.uncordon("new-0")
+
+    def remove(line):
+        if "cordoned" in line:
+            kube.delete("/api/v1/nodes/old-1")
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(timeout=timedelta(seconds=20)), say=remove)
+
+    assert report.nodes == {"old-0": End.DRAINED, "old-1": End.DRAINED}, report.to_json()

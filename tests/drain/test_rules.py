@@ -345,7 +345,28 @@ class TestRate:
     [
         (Status(code=404), Answer.GONE),
         (Status(code=409, message="Precondition failed: UID in precondition: a, UID in object meta: b"), Answer.GONE),
+        (
+            Status(code=409, message="the UID in the precondition (a) does not match the UID in record (b)"),
+            Answer.GONE,
+        ),
         (Status(code=409, message="the object has been modified"), Answer.ERROR),
+        (
+            Status(code=409, message='Operation cannot be fulfilled on pods "fluid-0": the object has been modified'),
+            Answer.ERROR,
+        ),
+        (
+            Status(code=403, message="DisruptedPods map too big", details={"kind": "poddisruptionbudget"}),
+            Answer.UNCOUNTED,
+        ),
+        (
+            Status(code=429, message='admission webhook "evict.kubevirt.io" denied the request: migrating'),
+            Answer.LATER,
+        ),
+        (Status(code=403, message='admission webhook "db.example" denied the request: primary'), Answer.DENIED),
+        (
+            Status(code=422, message="ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: no"),
+            Answer.DENIED,
+        ),
         (Status(code=429, causes=({"reason": "DisruptionBudget", "message": "needs 1"},)), Answer.REFUSED),
         (Status(code=429, causes=({"reason": "DisruptionBudget"},), retry_after=10), Answer.UNCOUNTED),
         (Status(code=429, retry_after=1), Answer.BUSY),
