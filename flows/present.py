@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import console
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tasks.drain import DrainReport
     from tasks.observe import Standing
     from tasks.planning import Plan
+    from tasks.verifying import Checked
 
 
 def plan(found: Plan, *, as_json: bool) -> None:
@@ -68,6 +70,22 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
         holder = f"; held by {', '.join(standing.holders)}" if standing.holders else ""
         title = f"{standing.run}: {standing.source} -> {standing.target}, {standing.at}{holder}"
         console.show_table(standing.steps, title)
+
+
+def written(path: Path, *, as_json: bool) -> None:
+    """Where the report is."""
+    if as_json:
+        console.show_json({name: str(path.with_suffix(f".{name}")) for name in ("html", "md", "json")})
+        return
+    console.say(f"report: {path}")
+
+
+def verified(found: Checked, *, as_json: bool) -> None:
+    """Is the ledger what was written, and if not, from where on."""
+    if as_json:
+        console.show_json(found.to_json())
+        return
+    console.out().print("\n".join(found.lines()), markup=False)
 
 
 def audit(found: Audit, *, as_json: bool) -> None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
+from infra.kube.api import Kube
 from infra.ledger import Entry, Ledger
 from infra.ledger.chain import failing_since
 from infra.model.evidence import Evidence
 from infra.model.verdict import Verdict
+from tasks import heads
 from tasks.home import home
 
 
 def location() -> str:
     """The ledger's URL or path: $POOLSHIFT_LEDGER, else ledger.db in poolshift's home."""
     return os.environ.get("POOLSHIFT_LEDGER") or str(home() / "ledger.db")
+
+
+def exists() -> bool:
+    """A file that is not there yet is no ledger; what a URL names is found out by asking."""
+    return "://" in location() or Path(location()).is_file()
 
 
 def keep(
@@ -27,46 +36,62 @@ def keep(
     raw: Mapping[str, bytes] | None = None,
     spec_hash: str = "",
     simulated: bool = False,
+    kube: Kube | None = None,
 ) -> None:
-    """Append evidence (with its raw output, by digest) and verdicts. Raises Unreachable when they cannot be kept."""
+    """Append evidence (with its raw output, by digest) and verdicts, all or none; `kube` remembers where it ended.
+
+    Raises Unreachable when they cannot be kept.
+    """
     outputs = raw or {}
+    common: dict[str, Any] = {"run": run, "pool": pool, "simulated": simulated}
+    entries: list[tuple[Entry, bytes | None]] = [
+        (
+            Entry(
+                at=item.measured,
+                kind="evidence",
+                subject=f"{item.probe}/{item.mode}",
+                spec_hash=item.spec_hash,
+                payload=item.to_dict(),
+                **{**common, "simulated": item.simulated},
+            ),
+            outputs.get(item.raw_digest),
+        )
+        for item in evidence
+    ]
+    entries += [(_verdict_entry(v, at, spec_hash, common), None) for v in verdicts]
     with Ledger.open(location()) as ledger:
-        for item in evidence:
-            ledger.append(
-                Entry(
-                    at=item.measured,
-                    kind="evidence",
-                    run=run,
-                    pool=pool,
-                    subject=f"{item.probe}/{item.mode}",
-                    spec_hash=item.spec_hash,
-                    simulated=item.simulated,
-                    payload=item.to_dict(),
-                ),
-                outputs.get(item.raw_digest),
-            )
-        for verdict in verdicts:
-            ledger.append(
-                Entry(
-                    at=at,
-                    kind="verdict",
-                    run=run,
-                    pool=pool,
-                    subject=verdict.check,
-                    outcome=verdict.outcome.value,
-                    spec_hash=spec_hash,
-                    simulated=simulated,
-                    payload=verdict.to_dict(),
-                )
-            )
+        ledger.extend(entries)
+        heads.remember(ledger, kube, at)
 
 
-def decide(run: str, pool: str, at: str, kind: str, subject: str, facts: Mapping[str, object], simulated: bool) -> None:
+def _verdict_entry(verdict: Verdict, at: str, spec_hash: str, common: Mapping[str, Any]) -> Entry:
+    return Entry(
+        at=at,
+        kind="verdict",
+        subject=verdict.check,
+        outcome=verdict.outcome.value,
+        spec_hash=spec_hash,
+        payload=verdict.to_dict(),
+        **common,
+    )
+
+
+def decide(
+    run: str,
+    pool: str,
+    at: str,
+    kind: str,
+    subject: str,
+    facts: Mapping[str, object],
+    simulated: bool,
+    kube: Kube | None = None,
+) -> None:
     """Append who decided what: an approval, or what was forced."""
     with Ledger.open(location()) as ledger:
         ledger.append(
             Entry(at=at, kind=kind, run=run, pool=pool, subject=subject, payload=dict(facts), simulated=simulated)
         )
+        heads.remember(ledger, kube, at)
 
 
 def since(pool: str, check: str) -> str:

@@ -158,7 +158,9 @@ def approval(run: Run) -> Done:
         raise Unmeasured(
             f"run {run.name}", "nobody approved it", remedy=f"poolshift approve {run.name} --reason WHY, then run again"
         )
-    ledgers.decide(run.name, pool_identity(run.spec.target), found["at"], "approval", "migrate", found, run.simulated)
+    ledgers.decide(
+        run.name, pool_identity(run.spec.target), found["at"], "approval", "migrate", found, run.simulated, run.kube
+    )
     return Done(summary=f"approved by {found['by']} at {found['at']}: {found['reason']}", data=found)
 
 
@@ -190,7 +192,7 @@ def migrate(run: Run) -> Done:
     )
     for pod in found.forced:
         ledgers.decide(
-            run.name, source.identity, rfc3339(run.clock.now()), "forced", pod, {"by": "spec"}, run.simulated
+            run.name, source.identity, rfc3339(run.clock.now()), "forced", pod, {"by": "spec"}, run.simulated, run.kube
         )
     outcome = {End.DRAINED: Outcome.PASS, End.FAILED: Outcome.FAIL, End.UNKNOWN: Outcome.UNMEASURED}[found.end]
     moved = f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')}"
@@ -237,7 +239,7 @@ def _note_forced(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> None:
     for pod, why in fresh.items():
         facts = {"by": "spec", "why": why}
         at = rfc3339(run.clock.now())
-        ledgers.decide(run.name, pool_identity(run.spec.source), at, "forced", pod, facts, run.simulated)
+        ledgers.decide(run.name, pool_identity(run.spec.source), at, "forced", pod, facts, run.simulated, run.kube)
     if fresh:
         run.say(f"the spec lets {plural(len(fresh), 'pod')} go at a loss: {and_more(sorted(fresh), 5)}")
         records.write_note(run.kube, run.name, _FORCED, {**noted, **fresh})
@@ -445,6 +447,7 @@ def _keep(
         raw=raw,
         spec_hash=run.hash,
         simulated=run.simulated,
+        kube=run.kube,
     )
 
 

@@ -95,6 +95,7 @@ def _result(
             raw=proof.raw,
             spec_hash=records.spec_hash(spec.model_dump_json()),
             simulated=simulated,
+            kube=kube,
         )
     except PoolshiftError as error:
         verdicts = [*verdicts, _unmeasured("ledger", f"not kept: {error.wording()}")]

@@ -1,0 +1,58 @@
+"""The newest entry of the ledger, remembered outside it: in the cluster that it is about, and on this machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from infra.kube import heads
+from infra.kube.api import Kube
+from infra.ledger import Head, Ledger
+from tasks.home import home
+
+_FILE = "ledger-heads.json"
+
+
+def place(ledger: Ledger) -> str:
+    """Which database, as one comparable word: a file is a file of one machine."""
+    return f"{socket.gethostname()} {ledger.where}" if ledger.where.startswith("sqlite") else ledger.where
+
+
+def remember(ledger: Ledger, kube: Kube | None, at: str) -> None:
+    """Keep the ledger's head elsewhere. Raises what the cluster answers when it cannot be written there."""
+    head = ledger.head()
+    if head is None:
+        return
+    entry = {"ledger": head.ledger, "seq": head.seq, "hash": head.hash, "at": at, "where": place(ledger)}
+    key = head.ledger[:32]
+    known = _local()
+    if int(known.get(key, {}).get("seq", 0)) < head.seq:
+        path = home() / _FILE
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({**known, key: entry}, indent=1), encoding="utf-8")
+        part.replace(path)
+    if kube is not None:
+        heads.write(kube, key, entry)
+
+
+def of_machine() -> list[dict[str, Any]]:
+    """The heads that this machine remembers."""
+    return list(_local().values())
+
+
+def head_of(entry: Mapping[str, Any]) -> Head | None:
+    """A remembered head, or None for what is none."""
+    seq = entry.get("seq")
+    if not isinstance(seq, int) or not entry.get("ledger") or not entry.get("hash"):
+        return None
+    return Head(ledger=str(entry["ledger"]), seq=seq, hash=str(entry["hash"]))
+
+
+def _local() -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads((home() / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}

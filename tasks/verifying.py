@@ -1,0 +1,133 @@
+"""Is the ledger what was written? The chain, the raw output behind it, and where it ended when it was last seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra.errors import NotFound, PoolshiftError
+from infra.kube import api
+from infra.kube import heads as cluster_heads
+from infra.ledger import Break, Head, Ledger
+from infra.ledger.chain import behind
+from infra.model.spec import Cluster
+from infra.model.verdict import Outcome
+from tasks import heads, ledgers
+from tasks.rules.wording import plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What was found. `compared`: where heads of this ledger were kept. `notes`: what could not be compared."""
+
+    where: str
+    entries: int
+    head: Head | None
+    breaks: tuple[Break, ...]
+    compared: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """A whole chain whose end nobody can tell is unmeasured: its newest entries may be gone."""
+        if self.breaks:
+            return Outcome.FAIL
+        return Outcome.PASS if self.compared else Outcome.UNMEASURED
+
+    @property
+    def exit_code(self) -> int:
+        """0 it holds, 3 it does not, 4 its end is not known."""
+        return {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[self.outcome]
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        if self.breaks:
+            return f"{plural(len(self.breaks), 'break')}; the first: {self.breaks[0].wording()}"
+        holds = f"{self.entries} {'entry' if self.entries == 1 else 'entries'}, each as it was written"
+        if self.compared:
+            return f"{holds}; the end is the one kept in {' and '.join(self.compared)}"
+        return f"{holds}; that none is missing at the end cannot be told"
+
+    def lines(self) -> list[str]:
+        """For a person: the answer, every break, and what was not compared."""
+        text = [f"{self.outcome.value}: ledger {self.where}: {self.summary}"]
+        text += [f"  {broken.wording()}" for broken in self.breaks[:20]]
+        text += [f"  and {len(self.breaks) - 20} more"] if len(self.breaks) > 20 else []
+        return text + [f"  {note}" for note in self.notes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `first` is the first entry that does not fit."""
+        shown = [{"entry": b.seq, "what": b.what, "observed": b.observed, "expected": b.expected} for b in self.breaks]
+        return {
+            "outcome": self.outcome.value,
+            "exit_code": self.exit_code,
+            "ledger": self.where,
+            "entries": self.entries,
+            "head": {"entry": self.head.seq, "hash": self.head.hash} if self.head else None,
+            "summary": self.summary,
+            "first": shown[0] if shown else None,
+            "breaks": shown,
+            "compared": list(self.compared),
+            "notes": list(self.notes),
+        }
+
+
+def verify(cluster: Cluster, run: str | None = None) -> Checked:
+    """Check the whole ledger; with `run`, that it holds anything of that run.
+
+    Raises NotFound when there is no ledger, or none of that run; Unreachable when it cannot be read.
+    """
+    if not ledgers.exists():
+        raise NotFound(
+            f"ledger {ledgers.location()}", "does not exist", remedy="set POOLSHIFT_LEDGER to the one that was written"
+        )
+    with Ledger.open(ledgers.location()) as ledger:
+        if run is not None and not ledger.entries(run=run):
+            raise NotFound(f"run {run}", f"has no entry in ledger {ledger.where}", remedy="set POOLSHIFT_LEDGER")
+        found = ledger.verify()
+        hashes = ledger.hashes()
+        head = ledger.head()
+        compared: list[str] = []
+        notes: list[str] = []
+        for name, read in (("this machine", heads.of_machine), ("the cluster", lambda: _of_cluster(cluster))):
+            try:
+                broken, matched = _compare(read, head, hashes, heads.place(ledger))
+            except PoolshiftError as error:
+                notes.append(f"not compared with {name}: {error.object}: {error.observed}")
+                continue
+            found += [b for b in broken if b not in found]
+            if matched:
+                compared.append(name)
+            elif not broken:
+                notes.append(f"not compared with {name}: it keeps no head of this ledger")
+        found.sort(key=lambda b: b.seq)
+        return Checked(
+            where=ledger.where,
+            entries=len(hashes),
+            head=head,
+            breaks=tuple(found),
+            compared=tuple(compared),
+            notes=tuple(notes),
+        )
+
+
+def _of_cluster(cluster: Cluster) -> list[dict[str, Any]]:
+    return cluster_heads.read(api.connect(cluster))
+
+
+def _compare(
+    read: Callable[[], Iterable[Mapping[str, Any]]], head: Head | None, hashes: Mapping[int, str], place: str
+) -> tuple[list[Break], bool]:
+    """What the remembered heads show, and whether any is of this ledger.
+
+    A head of the same database that begins otherwise counts only where none of this one is known: a ledger may have
+    been put aside, and a new one begun in its place.
+    """
+    first = head.ledger if head else ""
+    remembered = [(entry, found) for entry in read() if (found := heads.head_of(entry)) is not None]
+    mine = [found for _, found in remembered if found.ledger == first]
+    here = mine or [found for entry, found in remembered if entry.get("where") == place]
+    broken = [b for found in here if (b := behind(found, hashes, first)) is not None]
+    return broken, bool(mine) and not broken
