@@ -11,7 +11,9 @@ from typing import Any
 from prefect import flow
 
 from flows.approval import ask
+from infra.deploy import Account
 from infra.errors import GateHeld, PoolshiftError, Unmeasured
+from infra.kube import access
 from infra.kube.leases import Held, hold
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
@@ -31,6 +33,7 @@ def migrate(spec: MigrationSpec) -> dict[str, Any]:
     flow run as failed, with the reason as its message.
     """
     run = Run.open(spec, say=say)
+    access.require(run.kube, Account.MIGRATE)
     run.record()
     with hold(run.kube, [pool_identity(spec.source), pool_identity(spec.target)], spec.name) as leases:
         try:

@@ -8,7 +8,9 @@ from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from infra.deploy import Account
 from infra.errors import GateHeld, Unmeasured
+from infra.kube import access, api
 from infra.model.spec import RevalidationSpec
 from infra.model.verdict import Outcome, worst
 from tasks import revalidation
@@ -21,6 +23,8 @@ def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]
 
     With `fail_run` (what a schedule wants) the flow run itself ends as failed when a pool does not pass.
     """
+    if spec.probe_idle_nodes:
+        access.require(api.connect(spec.cluster), Account.PROVE)
     pools = [look(spec, index, f"Look at pool {pool.name}") for index, pool in enumerate(spec.pools)]
     outcome = worst(Outcome(pool["outcome"]) for pool in pools)
     code = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[outcome]

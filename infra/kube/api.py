@@ -93,7 +93,8 @@ class Kube:
             content_type: of the body.
             timeout: wall-clock seconds for the whole answer.
             retry: try again on no answer, 429 without a budget's cause, 500, 502, 503, 504; default: reads only.
-                What never reached a server that is away is sent again in any case, until `patience` is spent.
+                What a server that is away never received, or turned away unread since it is busy (429 with
+                Retry-After), is sent again in any case, until `patience` is spent.
 
         Raises:
             NotFound, Forbidden, Conflict: 404, 403, 409.
@@ -103,6 +104,7 @@ class Kube:
         """
         again = method == "GET" if retry is None else retry
         payload = None if body is None else orjson.dumps(body)
+        began = time.monotonic()
         for attempt in itertools.count():
             try:
                 response = self.open(
@@ -118,9 +120,10 @@ class Kube:
                 SystemClock().sleep(0.5)
                 continue
             away = self._is_only_away(error)
-            if not (_passing(error) and (again or (away and _was_never_sent(error)))):
+            busy = _is_busy(error) and time.monotonic() - began < self.patience
+            if not (_passing(error) and (again or busy or (away and _was_never_sent(error)))):
                 raise error
-            if attempt + 1 >= READ_TRIES and not away:
+            if attempt + 1 >= READ_TRIES and not (away or busy):
                 raise error
             status = error.status
             SystemClock().sleep(min(5.0, (status and status.retry_after) or 0.1 * 2 ** min(attempt, 6)))
@@ -299,6 +302,15 @@ def _passing(error: PoolshiftError) -> bool:
     if any(cause.get("reason") == "DisruptionBudget" for cause in status.causes):
         return False
     return status.code in (408, 429, 500, 502, 503, 504)
+
+
+def _is_busy(error: PoolshiftError) -> bool:
+    """The server's own priority and fairness turned the request away before anybody looked at it.
+
+    Recorded: 429 in plain text with `Retry-After: 1`. A webhook that answers 429 names no time.
+    """
+    status = error.status
+    return status is not None and status.code == 429 and status.retry_after is not None and _passing(error)
 
 
 def _was_never_sent(error: PoolshiftError) -> bool:
