@@ -19,8 +19,7 @@ def locate(session: Session, probe: Probe) -> Located:
     """Drive the search, and file what it found as findings."""
     by_name = {node.name: node for node in session.nodes}
     per_node = cost.of(probe, 1, session.gpus)
-    left = session.spec.validation.budget_gpu_minutes - session.spent
-    limits = Limits(node_tests=int(max(0.0, left) / per_node) if per_node else 0)
+    limits = Limits(node_tests=int(session.spending.left() / per_node) if per_node else 0)
     rounds = 0
 
     def run(groups: Sequence[Group]) -> Mapping[Group, Outcome]:
@@ -34,9 +33,13 @@ def locate(session: Session, probe: Probe) -> Located:
             outcome, minutes = session.trial(probe, nodes, f"{session.attempt}l{rounds}-{number}")
             return group, outcome, minutes
 
+        name = f"localisation round {rounds}"
+        session.spending.begin(name, per_node * sum(map(len, groups)))
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             done = list(pool.map(one, enumerate(groups)))
-        session.spent += sum(minutes for _, _, minutes in done)
+        minutes = sum(spent for _, _, spent in done)
+        session.spending.end(name, minutes)
+        session.spent += minutes
         return {group: outcome for group, outcome, _ in done}
 
     located = localise(by_name, run, limits)

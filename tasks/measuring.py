@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from infra.clock import Clock
-from infra.errors import PoolshiftError
+from infra.errors import PoolshiftError, Unreachable
 from infra.fabrics import Fabric, fabric_of
 from infra.kube.api import Kube
 from infra.model.cluster import Node
@@ -37,6 +37,7 @@ from tasks.rules.probe_verdict import (
     unmeasured,
 )
 from tasks.rules.probing import State
+from tasks.spending import Spending
 
 Judge = Callable[[ProbeRun, Setting], Answer]
 
@@ -54,6 +55,7 @@ class Session:
     spec_hash: str
     clock: Clock
     say: Callable[[str], None]
+    spending: Spending
     attempt: str = ""
     judged: bool = True  # false: measure only, as for a baseline
     evidence: list[Evidence] = field(default_factory=list)
@@ -89,6 +91,7 @@ class Session:
             spec_hash=spec_hash,
             clock=clock,
             say=say,
+            spending=Spending.of(kube, run, spec.validation.budget_gpu_minutes),
             attempt=attempt,
             judged=judged,
         )
@@ -120,12 +123,31 @@ class Session:
         gpus = self.fabric.gpus if self.fabric else self.gpus
         return cost.estimate(catalogue.all_probes(self.spec.validation), len(self.nodes), gpus)
 
-    def proof(self, probe: Probe, check: str) -> Verdict:
+    def proof(self, probe: Probe, check: str, nodes: Sequence[Node] | None = None) -> Verdict:
         """A transport proof; its verdict is filed under `check`."""
         (verdict,) = self._take(
-            probe, self.nodes, (check,), lambda run, at: answer_proof(reading_of(run), probe, at, check)
+            probe, nodes or self.nodes, (check,), lambda run, at: answer_proof(reading_of(run), probe, at, check)
         )
         return verdict
+
+    def scout(self, probe: Probe, check: str, count: int) -> Verdict | None:
+        """The proof on the first `count` nodes: a failure there is one of the pool; anything else proves nothing."""
+        before = len(self.evidence), len(self.verdicts)
+        attempt, self.attempt = self.attempt, f"{self.attempt}scout"
+        verdict = self.proof(probe, check, self.nodes[:count])
+        self.attempt = attempt
+        if verdict.outcome is Outcome.FAIL and not self.partly_on_fabric():
+            return verdict
+        del self.evidence[before[0] :], self.verdicts[before[1] :]
+        return None
+
+    def without_rdma(self) -> str:
+        """What no node of the pool offers, though its machine type has it; or ""."""
+        short = grant(self.pool, self.nodes, self.fabric).short
+        rdma = (*self.pool.rdma, *(self.fabric.rdma_resources if self.fabric else ()))
+        offered = [n for n in self.nodes if any(n.allocatable.get(name) for name in rdma)]
+        missing = [f"0 of {short[name][0]} {name}" for name in dict.fromkeys(rdma) if name in short]
+        return f"no node offers an RDMA device ({missing[0]})" if missing and not offered else ""
 
     def sweep(self, probe: Probe) -> tuple[Verdict, ...]:
         """The bandwidth sweep."""
@@ -161,13 +183,15 @@ class Session:
     def trial(self, probe: Probe, nodes: Sequence[Node], attempt: str) -> tuple[Outcome, float]:
         """One localisation test, from any thread: are these nodes well together? With the GPU-minutes it took."""
         run = self._run(probe, nodes, attempt)
-        if not run.complete:
+        if not run.ran:
             return Outcome.UNMEASURED, run.gpu_minutes
         setting = self._setting(nodes)
         reading = reading_of(run)
         proof = answer_proof(reading, probe, setting, "transport-proof").verdicts[0]
         floor = answer_sweep(reading, probe, setting, self.spec.gate.min_busbw_gb_s).verdicts[0]
-        return _both(proof.outcome, floor.outcome), run.gpu_minutes
+        outcome = _both(proof.outcome, floor.outcome)
+        # a program that ended badly may have shown a defect; it has never shown that there is none
+        return (outcome if run.complete or outcome is Outcome.FAIL else Outcome.UNMEASURED), run.gpu_minutes
 
     def partly_on_fabric(self) -> bool:
         """Some ranks were on the fabric and others not: worth finding out which nodes. Not so when none was."""
@@ -175,18 +199,19 @@ class Session:
         return len(self.nodes) > 2 and any(t.get("mixed") or t.get("rdma") is True for t in shown)
 
     def _take(self, probe: Probe, nodes: Sequence[Node], checks: tuple[str, ...], judge: Judge) -> tuple[Verdict, ...]:
-        over = cost.over_budget(
-            probe, len(nodes), self.gpus, spent=self.spent, budget=self.spec.validation.budget_gpu_minutes
-        )
+        name = f"{self.attempt}/{probe.name}"
+        over = self.spending.refusal(probe, len(nodes), self.gpus, name)
         if over:
             return self._file(unmeasured(checks, over))
         purpose = probe.proves if self.judged else "measured, to be compared with"
         self.say(f"probe {probe.name} on {len(nodes)} nodes: {purpose}")
+        self.spending.begin(name, cost.of(probe, len(nodes), self.gpus))
         run = self._run(probe, nodes, self.attempt)
+        self.spending.end(name, run.gpu_minutes)
         self.spent += run.gpu_minutes
         self.findings += run.findings
         self.raw[run.digest] = run.output
-        if run.complete or run.state is State.FAILED:
+        if run.ran:
             answer = judge(run, self._setting(nodes))
         else:
             answer = Answer(record={}, verdicts=unmeasured(checks, run.why()), versions={})
@@ -224,7 +249,8 @@ class Session:
                 nodes=tuple(n.name for n in nodes),
                 node_uids=tuple(n.uid for n in nodes),
                 measured="",
-                gpu_minutes=0.0,
+                # what it held is not known when the cluster stopped answering: the budget is charged in full
+                gpu_minutes=cost.of(probe, len(nodes), self.gpus) if isinstance(error, Unreachable) else 0.0,
             )
 
     def _setting(self, nodes: Sequence[Node]) -> Setting:
@@ -248,7 +274,7 @@ class Session:
             verdicts=answer.verdicts,
             gpu_minutes=round(run.gpu_minutes, 3),
             raw_digest=run.digest,
-            versions=answer.versions,
+            versions={**answer.versions, **({"image_id": ",".join(run.images)} if run.images else {})},
             simulated=self.kube.sandbox is not None,
         ).seal()
 

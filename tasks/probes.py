@@ -22,7 +22,7 @@ from infra.model.pools import Pool
 from infra.model.verdict import Finding, Level
 from infra.probes.catalogue import Probe
 from infra.probes.manifests import HASH, INSTANCE, STARTUP_SECONDS, Rendered, render
-from tasks.rules.probing import Sight, State, any_failed, ended_at, held_seconds, look
+from tasks.rules.probing import Sight, State, any_failed, ended_at, held_seconds, images_of, look, owned_by
 
 Say = Callable[[str], None]
 POLL_SECONDS = 5.0
@@ -46,11 +46,18 @@ class ProbeRun:
     gpu_minutes: float
     outputs: Mapping[str, bytes] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    images: tuple[str, ...] = ()
+    """Image ids that the nodes really ran: a tag may mean another image on each node, and another one tomorrow."""
 
     @property
     def complete(self) -> bool:
-        """Every program ran to its own end and every node's output is here."""
-        return self.state in (State.ENDED, State.FAILED) and set(self.outputs) == set(self.nodes)
+        """Every program ended well and every node's output is here."""
+        return self.state is State.ENDED and set(self.outputs) == set(self.nodes)
+
+    @property
+    def ran(self) -> bool:
+        """Every program ran to its own end, well or not: its output may show a defect."""
+        return self.state in (State.ENDED, State.FAILED)
 
     @property
     def output(self) -> bytes:
@@ -123,6 +130,7 @@ class _Collector:
     rendered: Rendered
     pods: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     outputs: dict[str, bytes] = field(default_factory=dict)
+    uid: str = ""
 
     @property
     def job_path(self) -> str:
@@ -130,8 +138,12 @@ class _Collector:
 
     def look(self, wanted: int) -> Sight:
         job = self.kube.get(self.job_path)
+        self.uid = self.uid or (job["metadata"]["uid"] if job else "")
+        if job is not None and job["metadata"]["uid"] != self.uid:
+            job = None  # ours was deleted; this one only bears its name
         path = f"/api/v1/namespaces/{self.rendered.namespace}/pods"
-        listed = list(self.kube.list(path, {"labelSelector": f"{INSTANCE}={self.rendered.name}"}))
+        found = self.kube.list(path, {"labelSelector": f"{INSTANCE}={self.rendered.name}"})
+        listed = [pod for pod in found if job is not None and owned_by(pod, job)]
         self.pods |= {pod["metadata"]["name"]: pod for pod in listed}
         sight = look(job, [*self.pods.values()], self.kube.clock.now(), pods_wanted=wanted)
         if sight.state is not State.RUNNING or any_failed(listed):
@@ -224,6 +236,7 @@ def _close(collector: _Collector, probe: Probe, nodes: Sequence[Node], sight: Si
         measured=rfc3339(ended_at(pods) or now),
         gpu_minutes=_gpu_minutes(pods, now),
         outputs={n.name: outputs[n.name] for n in nodes if n.name in outputs},
+        images=images_of(pods),
     )
 
 

@@ -20,17 +20,17 @@ from infra.model.pools import Pool
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from infra.model.verdict import Finding, Outcome, Verdict, worst
 from infra.probes import catalogue
-from infra.probes.catalogue import Mode, Probe
+from infra.probes.catalogue import Probe
 from tasks.locate import locate
 from tasks.measuring import Session
-from tasks.rules import bandwidth, compare, gate
+from tasks.rules import bandwidth, compare, gate, hardware
 from tasks.rules.idle import idle_nodes
 from tasks.rules.probe_verdict import clients_of, unmeasured
 from tasks.rules.wording import plural
 
 Spec = MigrationSpec | RevalidationSpec
 Say = Callable[[str], None]
-BASELINE_SIZES = (256 << 20, 1 << 30)  # on sockets 8 GiB takes minutes and tells nothing that 1 GiB does not
+SCOUTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,8 @@ def validate(
     say(f"validation: {session.estimate().wording()}")
     if len(taking_part) < 2:
         return _closed(session, f"{plural(len(taking_part), 'node')} in the pool: no network between nodes to measure")
+    if odd := hardware.other_machines(taking_part, pool.machine_type):
+        return _closed(session, odd)
     stop = _prove(session)
     not_ready = [v for v in readiness if v.outcome is not Outcome.PASS]
     if not stop and not_ready:
@@ -141,14 +143,8 @@ def measure(
         reason = f"{plural(len(nodes), 'idle node')} in pool {pool.name}: two are needed to measure the network"
         say(f"baseline: {reason}")
         return Validation(verdicts=unmeasured(("baseline",), reason))
-    unpinned = [
-        replace(catalogue.bandwidth(spec.validation), args=_baseline_sizes(spec)),
-        catalogue.storage(spec.validation),
-        catalogue.train_step(spec.validation),
-    ]
-    for probe in unpinned:
-        if probe is not None:
-            _measure_one(session, replace(probe, mode=Mode.WORKLOAD))
+    for probe in catalogue.baseline_probes(spec.validation):
+        _measure_one(session, probe)
     lost = [e.probe for e in session.evidence if not e.complete]
     verdicts = unmeasured(("baseline",), f"{', '.join(lost)}: {session.last_reason}") if lost else ()
     return replace(_closed(session, ""), verdicts=verdicts)
@@ -161,15 +157,26 @@ def repeat_proof(kube: Kube, pool: Pool, spec: Spec, run: str, spec_hash: str, c
         say(f"transport not proven again: {plural(len(nodes), 'idle node')} left in pool {pool.name}")
         return Validation(verdicts=())
     session = Session.open(kube, pool, nodes, spec, run, spec_hash, clock, say, attempt="soak")
+    if odd := hardware.other_machines(nodes, pool.machine_type):
+        return Validation(verdicts=unmeasured((gate.TRANSPORT,), odd))
     session.proof(catalogue.transport_proof(spec.validation), gate.TRANSPORT)
     return replace(_closed(session, ""), verdicts=tuple(session.verdicts))
 
 
 def _prove(session: Session) -> str:
-    """Pinned, then unpinned. Both are cheap and a failure of one is explained by the other, so both run."""
+    """What a job gets, then what the pool can do: the second explains a failure of the first.
+
+    A pool where nothing is on the fabric shows that on two nodes; and where its nodes offer no RDMA device at all,
+    the pinned run would only refuse to start.
+    """
     validation = session.spec.validation
-    pinned = session.proof(catalogue.transport_proof(validation), gate.TRANSPORT)
-    delivered = session.proof(catalogue.workload_path(validation), gate.WORKLOAD)
+    path, pinning = catalogue.workload_path(validation), catalogue.transport_proof(validation)
+    if len(session.nodes) >= 2 * SCOUTS and (seen := session.scout(path, gate.WORKLOAD, SCOUTS)):
+        return f"{seen.check} is {seen.outcome.value} on {SCOUTS} nodes already"
+    delivered = session.proof(path, gate.WORKLOAD)
+    if delivered.outcome is Outcome.FAIL and (without := session.without_rdma()):
+        return f"{delivered.check} is {delivered.outcome.value}, and {without}"
+    pinned = session.proof(pinning, gate.TRANSPORT)
     bad = [v for v in (delivered, pinned) if v.outcome is not Outcome.PASS]
     if not bad:
         return ""
@@ -221,11 +228,6 @@ def _measure_one(session: Session, probe: Probe) -> None:
         session.storage(probe, None)
     else:
         session.train(probe, session.nodes, lambda steps: ())
-
-
-def _baseline_sizes(spec: Spec) -> tuple[str, ...]:
-    shared = [s for s in spec.validation.sweep_sizes if s <= max(BASELINE_SIZES)] or list(BASELINE_SIZES)
-    return catalogue.bandwidth(spec.validation.model_copy(update={"sweep_sizes": tuple(shared)})).args
 
 
 def _closed(session: Session, reason: str) -> Validation:

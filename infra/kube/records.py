@@ -32,12 +32,13 @@ class RunRecord:
 def spec_hash(spec_json: str) -> str:
     """SHA-256 of the canonical JSON of a spec; binds evidence to what was asked for.
 
-    By which kubeconfig and context the cluster is reached is left out: the same run goes on from another machine.
+    By which kubeconfig and context the cluster is reached is left out: the same run goes on from another machine. So
+    is the budget of GPU-minutes, which may be raised for a run that it stopped, and proves nothing.
     """
     spec = json.loads(spec_json)
-    cluster = spec.get("cluster")
-    if isinstance(cluster, dict):
-        spec["cluster"] = {key: value for key, value in cluster.items() if key not in ("kubeconfig", "context")}
+    for part, left_out in (("cluster", ("kubeconfig", "context")), ("validation", ("budget_gpu_minutes",))):
+        if isinstance(spec.get(part), dict):
+            spec[part] = {key: value for key, value in spec[part].items() if key not in left_out}
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

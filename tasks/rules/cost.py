@@ -45,12 +45,12 @@ def of(probe: Probe, nodes: int, gpus: int) -> float:
     return nodes * gpus * (probe.seconds + STARTUP_SECONDS) / 60 if probe.gpu else 0.0
 
 
-def over_budget(probe: Probe, nodes: int, gpus: int, *, spent: float, budget: float) -> str:
+def over_budget(probe: Probe, nodes: int, gpus: int, *, left: float, budget: float) -> str:
     """Why the probe may not start, or "". It is the estimate that counts: a probe is not cut in the middle."""
     need = of(probe, nodes, gpus)
-    if spent + need <= budget:
+    if need <= left:
         return ""
     return (
-        f"{probe.name} needs about {need:.0f} GPU-minutes, {max(0.0, budget - spent):.0f} of {budget:.0f} are left "
-        f"(validation.budget_gpu_minutes)"
+        f"{probe.name} needs about {need:.0f} GPU-minutes, {left:.0f} of {budget:.0f} are left: raise "
+        f"validation.budget_gpu_minutes (--budget)"
     )

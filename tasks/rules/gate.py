@@ -45,6 +45,8 @@ class Binding:
     pool: str
     machine_type: str
     node_uids: frozenset[str]
+    size: int  # nodes that the cloud says the pool has
+    gpus: int  # a node should offer; 0 when nobody says
     spec_hash: str
     now: datetime
     max_age: timedelta
@@ -87,10 +89,13 @@ def judge(
         name: of the gate, for the report.
 
     """
+    fabric = fabric_of(pool.machine_type)
     binding = Binding(
         pool=pool.identity,
         machine_type=pool.machine_type,
         node_uids=frozenset(node_uids),
+        size=pool.nodes,
+        gpus=fabric.gpus if fabric else sum(pool.gpus.values()),
         spec_hash=spec_hash,
         now=now,
         max_age=spec.gate.max_evidence_age,
@@ -120,6 +125,8 @@ def _other_nodes(evidence: Evidence, binding: Binding, *, partial: bool) -> str:
     measured = set(evidence.node_uids)
     if not binding.node_uids or not measured:
         return "names no nodes"
+    if len(binding.node_uids) < binding.size:
+        return f"cannot be of the whole pool: {len(binding.node_uids)} of its {binding.size} nodes are seen"
     gone = measured - binding.node_uids
     if gone:
         return f"is of {len(gone)} nodes that are no longer in the pool (other UIDs)"
@@ -148,7 +155,7 @@ def _answer(
 ) -> Verdict:
     """One check: every piece of its probe's evidence that counts must pass, and none may be altered."""
     of_probe = [e for e in evidence if e.probe == PROBE_OF[check] and e.mode == _MODE_OF.get(check, e.mode)]
-    refused = {e.id: why for e in of_probe if (why := refusal(e, binding, partial=check in _ON_A_PART))}
+    refused = {e.id: why for e in of_probe if (why := refusal(e, binding, partial=_may_be_partial(check, e)))}
     bound = [e for e in of_probe if e.id not in refused]
     verdicts = [
         (_judge_one(check, e, baseline, spec, binding) if e.complete else _of_incomplete(check, e)) for e in bound
@@ -160,6 +167,12 @@ def _answer(
     outcome = worst(v.outcome for v in verdicts)
     decisive = next(v for v in verdicts if v.outcome is outcome)
     return replace(decisive, evidence=tuple(e.id for e in bound))
+
+
+def _may_be_partial(check: str, evidence: Evidence) -> bool:
+    """Some nodes are enough where a check asks for no more, and to show a defect: it is one of the pool."""
+    stored = evidence.verdict(check)
+    return check in _ON_A_PART or (stored is not None and stored.outcome is Outcome.FAIL)
 
 
 def _of_incomplete(check: str, evidence: Evidence) -> Verdict:
@@ -192,8 +205,7 @@ def _sweep(evidence: Evidence) -> Sweep:
 
 def _expected(evidence: Evidence, spec: MigrationSpec | RevalidationSpec, binding: Binding) -> bandwidth.Expected:
     """What the sweep had to be, from spec, pool and machine type, never from what the run says of itself."""
-    fabric = fabric_of(binding.machine_type)
-    gpus = fabric.gpus if fabric else evidence.reading.get("gpus_per_node")
+    gpus = binding.gpus or evidence.reading.get("gpus_per_node")
     return bandwidth.Expected(
         nodes=len(binding.node_uids),
         gpus=gpus if isinstance(gpus, int) else 0,
@@ -236,15 +248,29 @@ def _step_time(
         and e.intact
         and e.complete
         and e.pool != binding.pool
+        and e.simulated == evidence.simulated
         and (e.image, e.arguments) == (evidence.image, evidence.arguments)
     ]
     newest = max(other, key=lambda e: e.measured, default=None)
+    for side in (evidence, newest):
+        if side is not None and (odd := _misplaced(side)):
+            return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=odd)
+    ids = {side.versions.get("image_id", "") for side in (evidence, newest) if side is not None}
+    if len(ids) > 1 or "," in ids.pop():
+        reason = f"not comparable: {evidence.image} was not the same image (by id) on every node of both pools"
+        return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=reason)
     verdict = compare.judge(_steps(newest), _steps(evidence), limit=limit, confidence=spec.gate.confidence)
     if newest is None:
         return replace(verdict, reason="no baseline: the same run, intact and complete, on the source pool is missing")
     return replace(
         verdict, reason=f"{verdict.reason}; source measured {age(parse_time(newest.measured), binding.now)} ago"
     )
+
+
+def _misplaced(evidence: Evidence) -> str:
+    """The program must have found itself on as many nodes as it was given, one pod each."""
+    given, said = len(set(evidence.node_uids)), evidence.reading.get("hosts")
+    return "" if said == given else f"the run on {evidence.pool} says {said or 'no'} nodes, its pods had {given}"
 
 
 def _steps(evidence: Evidence | None) -> Steps | None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.fabrics import Fabric
+from infra.model.cluster import Node
 from infra.model.measurement import whole
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from tasks.rules.wording import and_more
 
 DEVICES, STORAGE = "devices", "storage"
+MACHINE_LABEL = "node.kubernetes.io/instance-type"
 MAX_STORAGE_LOSS = 0.10  # against the source pool; AWS blocks a client change that costs more (parallelcluster)
 _DRIVERS = {"efa": frozenset({"efa"}), "roce": frozenset({"mlx5_core", "mlx5_ib"})}
 _REMEDY = {
@@ -75,6 +77,15 @@ def judge_devices(reports: Mapping[str, Mapping[str, Any]], nodes: Sequence[str]
         reason="; ".join(reasons) or "every node shows all of its devices, and the network plugin loads",
         findings=tuple(findings),
     )
+
+
+def other_machines(nodes: Sequence[Node], machine_type: str) -> str:
+    """Nodes of another machine type than the pool is said to have, or "": its figures would judge the wrong thing."""
+    other = {
+        n.name: n.labels[MACHINE_LABEL] for n in nodes if n.labels.get(MACHINE_LABEL, machine_type) != machine_type
+    }
+    shown = and_more([f"{name} is {kind}" for name, kind in sorted(other.items())], 3)
+    return f"the pool is said to be {machine_type or 'of no known type'}, and {shown}" if other else ""
 
 
 def judge_storage(

@@ -91,6 +91,19 @@ def ended_at(pods: Sequence[Wire]) -> datetime | None:
     return max(ends, default=None)
 
 
+def owned_by(pod: Wire, job: Wire) -> bool:
+    """Is it of this very Job? A label can be worn by anybody, a former Job of the same name included."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(o.get("controller") and o.get("uid") == job["metadata"]["uid"] for o in owners)
+
+
+def images_of(pods: Sequence[Wire]) -> tuple[str, ...]:
+    """The image ids that the programs' containers ran, each once."""
+    statuses = [s for pod in pods for s in (pod.get("status") or {}).get("containerStatuses") or ()]
+    ids = {str(s["imageID"]).rpartition("@")[2] for s in statuses if s.get("imageID")}  # without the registry's name
+    return tuple(sorted(ids))
+
+
 def any_failed(pods: Sequence[Wire]) -> bool:
     """A pod has failed already: the Job will soon take down the others, logs and all."""
     return any((pod.get("status") or {}).get("phase") == "Failed" for pod in pods)
@@ -99,12 +112,16 @@ def any_failed(pods: Sequence[Wire]) -> bool:
 def _complete(name: str, pods: Sequence[Wire], wanted: int) -> Sight:
     done = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
     nodes = {pod["spec"].get("nodeName") for pod in done}
-    if len(done) == wanted == len(nodes):
+    if again := [pod for pod in done if _restarted(pod)]:
+        reason = "its program was started again during the probe: what it printed before is lost"
+        return Sight(state=State.UNMEASURED, object=_pod_name(again[0]), reason=reason)
+    if len(done) == wanted == len(nodes) == len(pods):
         return Sight(state=State.ENDED, object=name)
     return Sight(
         state=State.UNMEASURED,
         object=name,
-        reason=f"complete, but {len(done)} pods on {len(nodes)} nodes are left of {wanted}: somebody deleted pods",
+        reason=f"complete, but of {wanted} wanted, {len(pods)} pods were seen and {len(done)} ended well on "
+        f"{len(nodes)} nodes: somebody deleted or made pods",
     )
 
 
@@ -202,6 +219,11 @@ def _terminated(pod: Wire) -> list[Wire]:
     """The ends of the pod's own containers; a sidecar's end is not the program's."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return [s["state"]["terminated"] for s in statuses if (s.get("state") or {}).get("terminated")]
+
+
+def _restarted(pod: Wire) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(status.get("restartCount") for status in statuses)
 
 
 def _pod_name(pod: Wire) -> str:

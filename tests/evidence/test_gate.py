@@ -90,14 +90,14 @@ def proven():
 BASELINE = [evidence("train-step", steps(12.36).to_dict(), pool="pools/old", node_uids=("x", "y"))]
 
 
-def judge(found, *, spec=SPEC, baseline=BASELINE, readiness=READY, uids=UIDS, spec_hash="hash", now=NOW):
+def judge(found, *, spec=SPEC, baseline=BASELINE, readiness=READY, uids=UIDS, spec_hash="hash", now=NOW, pool=POOL):
     return gate.judge(
         evidence=found,
         baseline=baseline,
         readiness=readiness,
         spec=spec,
         spec_hash=spec_hash,
-        pool=POOL,
+        pool=pool,
         node_uids=uids,
         now=now,
     )
@@ -152,9 +152,64 @@ def test_evidence_of_some_of_the_nodes_is_not_of_the_pool():
 
 
 def test_the_training_step_may_run_on_as_many_nodes_as_the_source_had():
+    found = judge(proven(), uids=(*UIDS, "uid-c"))
+    assert {v.check: v.outcome for v in found.verdicts}["step-time"] is Outcome.PASS
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_steps_that_say_more_or_fewer_nodes_than_their_pods_had_compare_nothing(side):
+    """Two pods on one node, or lines of another run: NVLink would be measured for the network."""
+    found, base = proven(), list(BASELINE)
+    if side == "target":
+        found[4] = evidence("train-step", steps(6.07).to_dict(), node_uids=("uid-a",))
+    else:
+        base = [replace(BASELINE[0], node_uids=("x",)).seal()]
+    held = judge(found, baseline=base)
+    assert held.outcome is Outcome.UNMEASURED
+    assert any("its pods had 1" in v.reason for v in held.verdicts)
+
+
+def test_a_tag_that_means_another_image_on_either_pool_compares_nothing():
+    found, base = proven(), [replace(BASELINE[0], versions={"image_id": "sha256:1"}).seal()]
+    found[4] = replace(found[4], versions={"image_id": "sha256:2"}).seal()
+    assert judge(found, baseline=base).outcome is Outcome.UNMEASURED
+    found[4] = replace(found[4], versions={"image_id": "sha256:1"}).seal()
+    assert judge(found, baseline=base).outcome is Outcome.PASS
+    mixed = {"image_id": "sha256:1,sha256:2"}
+    found[4], base = replace(found[4], versions=mixed).seal(), [replace(BASELINE[0], versions=mixed).seal()]
+    assert judge(found, baseline=base).outcome is Outcome.UNMEASURED
+
+
+def test_steps_of_the_sandbox_are_not_compared_with_real_ones():
+    assert judge(proven(), baseline=[replace(BASELINE[0], simulated=True).seal()]).outcome is Outcome.UNMEASURED
+
+
+def test_a_pool_with_more_nodes_than_kubernetes_shows_is_not_proven_by_those_it_shows():
+    larger = replace(POOL, nodes=3)
+    held = judge(proven(), pool=larger)
+    assert held.outcome is Outcome.UNMEASURED
+    assert any("2 of its 3 nodes are seen" in v.reason for v in held.verdicts)
+
+
+def test_a_defect_on_some_of_the_nodes_is_one_of_the_pool_and_their_health_is_not():
+    """What two scouts of a large pool show."""
     found = proven()
-    found[4] = evidence("train-step", steps(6.07).to_dict(), node_uids=("uid-a",))
-    assert judge(found).outcome is Outcome.PASS
+    tcp = Verdict(check="workload-path", outcome=Outcome.FAIL, reason="TCP sockets")
+    found[1] = evidence("workload-path", verdicts=(tcp,), mode="workload", node_uids=("uid-a",))
+    assert judge(found).outcome is Outcome.FAIL
+    found[1] = evidence("workload-path", check="workload-path", mode="workload", node_uids=("uid-a",))
+    assert judge(found).outcome is Outcome.UNMEASURED
+    gone = evidence("workload-path", verdicts=(tcp,), mode="workload", node_uids=("uid-old",))
+    assert judge([*proven()[:1], gone, *proven()[2:]]).outcome is Outcome.UNMEASURED
+
+
+def test_a_machine_type_that_nobody_knows_is_measured_with_all_gpus_of_its_nodes():
+    """A run on fewer GPUs than the pool's nodes have must not say how many there should have been."""
+    strange = replace(POOL, machine_type="x9.metal", gpus={"nvidia.com/gpu": 16})
+    floors = SPEC.model_copy(update={"gate": SPEC.gate.model_copy(update={"min_busbw_gb_s": {8 * GIB: 1.0}})})
+    found = [replace(e, machine_type="x9.metal").seal() for e in proven()]
+    held = judge(found, pool=strange, spec=floors)
+    assert {v.check: v.outcome for v in held.verdicts}["bandwidth-floor"] is Outcome.UNMEASURED
 
 
 @pytest.mark.parametrize("position", range(5))

@@ -9,7 +9,7 @@ from infra.fabrics import fabric_of
 from infra.model.spec import Validation
 from infra.probes import catalogue
 from tasks.rules import cost
-from tasks.rules.probing import State, any_failed, ended_at, held_seconds, look
+from tasks.rules.probing import State, any_failed, ended_at, held_seconds, images_of, look, owned_by
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -70,6 +70,35 @@ def test_all_pods_succeeded_on_their_own_nodes_is_ended():
 @pytest.mark.parametrize("pods", [[ended("p0", "a")], [ended("p0", "a"), ended("p1", "a")], []])
 def test_complete_without_all_pods_on_distinct_nodes_is_unmeasured(pods):
     assert look(job("Complete"), pods, NOW, pods_wanted=2).state is State.UNMEASURED
+
+
+def test_a_pod_beside_the_wanted_ones_makes_the_run_unmeasured():
+    """One that was there and went, of which nobody can say what it printed."""
+    pods = [ended("p0", "a"), ended("p1", "b"), ended("p2", "b", code=1)]
+    assert look(job("Complete"), pods, NOW, pods_wanted=2).state is State.UNMEASURED
+
+
+def test_a_program_that_was_started_again_is_unmeasured():
+    again = ended("p0", "a")
+    again["status"]["containerStatuses"][0]["restartCount"] = 1
+    seen = look(job("Complete"), [again], NOW, pods_wanted=1)
+    assert seen.state is State.UNMEASURED
+    assert "started again" in seen.reason
+
+
+def test_pods_of_a_former_job_of_that_name_and_pods_in_its_clothes_are_not_its_own():
+    mine = {"metadata": {"name": "probe", "uid": "new"}}
+    owned = {"metadata": {"ownerReferences": [{"kind": "Job", "uid": "new", "controller": True}]}}
+    former = {"metadata": {"ownerReferences": [{"kind": "Job", "uid": "old", "controller": True}]}}
+    assert owned_by(owned, mine)
+    assert not owned_by(former, mine)
+    assert not owned_by({"metadata": {}}, mine)
+
+
+def test_the_images_that_ran_are_known_by_id():
+    first, second = ended("p0", "a"), ended("p1", "b")
+    first["status"]["containerStatuses"][0]["imageID"] = "x@sha256:1"
+    assert images_of([first, second]) == ("sha256:1",)
 
 
 def test_a_program_that_ended_badly_may_be_judged():
@@ -145,8 +174,10 @@ def test_a_validation_states_its_gpu_minutes_probe_by_probe():
 def test_a_probe_over_the_budget_is_not_started_and_says_what_is_left():
     probe = catalogue.train_step(Validation())
     need = cost.of(probe, 2, 8)
-    assert cost.over_budget(probe, 2, 8, spent=0, budget=need) == ""
-    assert "validation.budget_gpu_minutes" in cost.over_budget(probe, 2, 8, spent=1, budget=need)
+    assert cost.over_budget(probe, 2, 8, left=need, budget=need) == ""
+    refused = cost.over_budget(probe, 2, 8, left=need - 1, budget=need)
+    assert "validation.budget_gpu_minutes" in refused
+    assert "--budget" in refused
 
 
 def test_the_cheap_proof_is_a_small_part_of_the_whole():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,7 @@ def container_status(pod: Object, spec: Object, container: Container, *, ready: 
     return {
         "name": spec["name"],
         "image": spec["image"],
-        "imageID": f"sha256:{uid.replace('-', '')}" if begun else "",
+        "imageID": f"{spec['image']}@sha256:{hashlib.sha256(spec['image'].encode()).hexdigest()}" if begun else "",
         "ready": ready,
         "started": container.kind == "running",
         "restartCount": container.restarts,

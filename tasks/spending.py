@@ -1,0 +1,76 @@
+"""GPU-minutes of one run, baseline and target together, kept in its record.
+
+A run that was killed and goes on does not get a fresh budget: what it has spent is in the cluster, and a probe that
+was under way counts with its estimate until its true cost is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.kube import records
+from infra.kube.api import Kube
+from infra.model.measurement import positive
+from infra.probes.catalogue import Probe
+from tasks.rules import cost
+
+NOTE = "gpu-minutes"
+
+
+@dataclass(kw_only=True)
+class Spending:
+    """What a run may spend and has spent, in GPU-minutes. `held`: estimates of probes under way, by name.
+
+    Without a run record (a revalidation) it lives as long as the process.
+    """
+
+    kube: Kube
+    run: str
+    budget: float
+    spent: float = 0.0
+    held: dict[str, float] = field(default_factory=dict)
+    recorded: bool = False
+
+    @classmethod
+    def of(cls, kube: Kube, run: str, budget: float) -> Spending:
+        """As the run's record says."""
+        record = records.read(kube, run)
+        note = record.notes.get(NOTE) if record else None
+        known: Mapping[str, Any] = note if isinstance(note, Mapping) else {}
+        held = known.get("held")
+        return cls(
+            kube=kube,
+            run=run,
+            budget=budget,
+            spent=positive(known.get("spent")) or 0.0,
+            held={str(k): positive(v) or 0.0 for k, v in held.items()} if isinstance(held, Mapping) else {},
+            recorded=record is not None,
+        )
+
+    def left(self, name: str = "") -> float:
+        """What may still be spent. A probe that is taken up again under its name has its share already."""
+        held = sum(minutes for other, minutes in self.held.items() if other != name)
+        return max(0.0, self.budget - self.spent - held)
+
+    def refusal(self, probe: Probe, nodes: int, gpus: int, name: str) -> str:
+        """Why the probe may not start, or ""."""
+        return cost.over_budget(probe, nodes, gpus, left=self.left(name), budget=self.budget)
+
+    def begin(self, name: str, estimate: float) -> None:
+        """A probe is about to hold GPUs."""
+        if estimate:
+            self.held[name] = estimate
+            self._keep()
+
+    def end(self, name: str, minutes: float) -> None:
+        """It let go of them after `minutes`."""
+        self.held.pop(name, None)
+        self.spent += minutes
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.recorded:
+            rounded = {name: round(minutes, 2) for name, minutes in sorted(self.held.items())}
+            records.write_note(self.kube, self.run, NOTE, {"spent": round(self.spent, 3), "held": rounded})
