@@ -6,10 +6,11 @@ simulated cluster never meets a real cloud, nor a real cluster a simulated one.
 
 from __future__ import annotations
 
-from infra.errors import BadSpec
+from infra.errors import BadSpec, Refused
 from infra.kube import api
 from infra.kube.api import Kube, SandboxInfo
 from infra.model.pools import Pools
+from infra.model.slices import Slices
 from infra.model.spec import Cluster, EksPool, ExternalPool, GkePool
 
 
@@ -52,3 +53,19 @@ def _endpoint(sandbox: SandboxInfo | None, attribute: str, kind: str) -> str:
             remedy=f"use the {other} example, or start a sandbox for {kind}",
         )
     return endpoint
+
+
+def slices(pools: Pools) -> Slices:
+    """The same cloud's way to take single machines out of a pool. Raises Refused for pools that something else owns."""
+    from infra.aws.pools import EksPools
+    from infra.gcp.pools import GkePools
+
+    if isinstance(pools, EksPools):
+        from infra.aws.slices import EksSlices
+
+        return EksSlices(pools)
+    if isinstance(pools, GkePools):
+        from infra.gcp.slices import GkeSlices
+
+        return GkeSlices(pools)
+    raise Refused("external pool", "its machines are not managed here", expected="an EKS or GKE pool for a swap")

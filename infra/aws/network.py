@@ -131,7 +131,7 @@ def node_group(target: EksTarget, run: str, template: str) -> dict[str, Any]:
         "nodeRole": target.node_role,
         "amiType": target.ami_type,
         "capacityType": "CAPACITY_BLOCK" if block else "ON_DEMAND",
-        "scalingConfig": {"minSize": target.nodes, "maxSize": target.nodes, "desiredSize": target.nodes},
+        "scalingConfig": {"minSize": target.nodes, "maxSize": max(target.nodes, 1), "desiredSize": target.nodes},
         "launchTemplate": {"name": template, "version": TEMPLATE_VERSION},
         "labels": {**target.labels, RUN: run},
         "taints": [*taints, {"key": UNPROVEN_TAINT, "value": run, "effect": "NO_SCHEDULE"}],

@@ -33,7 +33,7 @@ class EksPools:
 
     def find(self, pool: Any) -> Pool | None:
         """The node group named `pool.name`, or None. `NotFound`: the cluster itself is unknown."""
-        group = self._describe(pool.name)
+        group = self.describe(pool.name)
         return None if group is None else self._pool(group)
 
     def survey(self, source: Any, target: Any, run: str) -> Survey:
@@ -87,12 +87,12 @@ class EksPools:
                 self._what(pool.name),
                 {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: network.prior_text(prior)}},
             )
-        self._update(pool.name, wanted)
+        self.update(pool.name, wanted)
         return prior
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
         """Bounds and repair as they were, then the tag that said so away. An absent group is success."""
-        group = self._describe(pool.name)
+        group = self.describe(pool.name)
         if group is None:
             return
         prior = {**network.prior_of(group), **prior}
@@ -106,7 +106,7 @@ class EksPools:
             "nodeRepairConfig": {"enabled": bool(prior["repair"])},
         }
         if not network.already(group, wanted):
-            self._update(pool.name, wanted)
+            self.update(pool.name, wanted)
         if PRIOR in (group.get("tags") or {}):
             self.aws.call(
                 "eks.untag_resource",
@@ -119,11 +119,11 @@ class EksPools:
         group = self._must_exist(pool.name)
         ours = [t for t in group.get("taints") or () if t.get("key") == UNPROVEN_TAINT]
         if ours:
-            self._update(pool.name, {"taints": {"removeTaints": ours}})
+            self.update(pool.name, {"taints": {"removeTaints": ours}})
 
     def delete(self, pool: Any) -> None:
         """Ask EKS to delete the group; it then kills its nodes within minutes, whatever budgets say."""
-        group = self._describe(pool.name)
+        group = self.describe(pool.name)
         if group is None:
             self._delete_templates(pool.name)
             return
@@ -198,10 +198,11 @@ class EksPools:
         names = self.aws.pages(
             "eks.list_nodegroups", f"EKS cluster {self.cluster}", "nodegroups", {"clusterName": self.cluster}
         )
-        described = (self._describe(name) for name in names)
+        described = (self.describe(name) for name in names)
         return [group for group in described if group is not None]
 
-    def _describe(self, name: str) -> Mapping[str, Any] | None:
+    def describe(self, name: str) -> Mapping[str, Any] | None:
+        """DescribeNodegroup; None for a group that does not exist."""
         try:
             answer = self.aws.call(
                 "eks.describe_nodegroup",
@@ -216,7 +217,7 @@ class EksPools:
         return group
 
     def _must_exist(self, name: str) -> Mapping[str, Any]:
-        group = self._describe(name)
+        group = self.describe(name)
         if group is None:
             names = ", ".join(sorted(str(g["nodegroupName"]) for g in self.groups())) or "none"
             raise NotFound(
@@ -332,7 +333,7 @@ class EksPools:
                 except NotFound:
                     continue
 
-    def _update(self, name: str, change: Mapping[str, Any]) -> None:
+    def update(self, name: str, change: Mapping[str, Any]) -> None:
         """One config update, followed to its end. EKS runs one at a time: another one is waited for."""
         what = self._what(name)
         body = {"clusterName": self.cluster, "nodegroupName": name, **change}

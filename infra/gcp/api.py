@@ -28,6 +28,7 @@ _ACTIONS = {
     "update_node_pool": "container.nodePools.update",
     "set_node_pool_autoscaling": "container.nodePools.update",
     "set_node_pool_management": "container.nodePools.update",
+    "set_node_pool_size": "container.nodePools.update",
     "delete_node_pool": "container.nodePools.delete",
     "get_operation": "container.operations.get",
     "list_operations": "container.operations.list",
@@ -86,16 +87,25 @@ class Gcp:
 
     def get(self, url: str, what: str, permission: str) -> dict[str, Any]:
         """Read one REST resource (Compute Engine, Lustre), `url` being of the real service."""
+        return self._rest("GET", url, what, permission, None)
+
+    def post(self, url: str, what: str, permission: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Call one REST method of a resource, as `get` reads it."""
+        return self._rest("POST", url, what, permission, body)
+
+    def _rest(
+        self, method: str, url: str, what: str, permission: str, body: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         import requests
         from google.auth.exceptions import GoogleAuthError
 
         try:
-            answer = self._session().get(self._address(url), timeout=REST_SECONDS)
+            answer = self._session().request(method, self._address(url), json=body, timeout=REST_SECONDS)
         except GoogleAuthError as error:
             raise _no_credentials(what, error) from error
         except requests.RequestException as error:
             raise Unreachable(what, str(error)[:300], remedy="check the network, then run again") from error
-        said = f"GET {url}: {answer.status_code} {answer.text[:300]}"
+        said = f"{method} {url}: {answer.status_code} {answer.text[:300]}"
         if answer.status_code == 404:
             raise NotFound(what, "does not exist", remedy="check its name, project and zone")
         if answer.status_code in (401, 403):
@@ -104,10 +114,10 @@ class Gcp:
             raise Unreachable(what, said, remedy="run the same command again in a minute")
         if answer.status_code >= 400:
             raise CloudError(what, said)
-        body = answer.json()
-        if not isinstance(body, dict):
-            raise CloudError(what, f"GET {url} answered {type(body).__name__}, not an object")
-        return body
+        found = answer.json()
+        if not isinstance(found, dict):
+            raise CloudError(what, f"{method} {url} answered {type(found).__name__}, not an object")
+        return found
 
     def _session(self) -> Any:
         if "session" not in self._made:

@@ -7,7 +7,7 @@ for the one before it, and a failed creation usually leaves the pool behind, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ from infra.model.survey import ClusterFacts, Machine, Survey
 BUSY_SECONDS = 1800.0  # another operation (an upgrade of the control plane) may take this long
 CHANGE_SECONDS = 900.0  # a change of settings; creating and deleting are followed with `find`
 POLL_SECONDS = 10.0
+GROUP_PERMISSION = "compute.instanceGroupManagers.get"
 
 
 @dataclass
@@ -38,7 +39,7 @@ class GkePools:
 
     def find(self, pool: Any) -> Pool | None:
         """The node pool named `pool.name`, or None. `NotFound`: the cluster itself is unknown."""
-        described = self._describe(pool.name)
+        described = self.describe(pool.name)
         return None if described is None else self._pool(described)
 
     def survey(self, source: Any, target: Any, run: str) -> Survey:
@@ -60,7 +61,7 @@ class GkePools:
         existing = self.find(target)
         if existing is None:
             try:
-                self._when_free(lambda: self.gcp.call("create_node_pool", request.object, request.body))
+                self.when_free(lambda: self.gcp.call("create_node_pool", request.object, request.body))
             except Conflict:
                 pass  # made between our two calls: look again
             existing = self.find(target)
@@ -87,7 +88,7 @@ class GkePools:
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
         """Everything as it was, then the label that said so away. An absent pool is success."""
-        described = self._describe(pool.name)
+        described = self.describe(pool.name)
         if described is None:
             return
         self._settle(pool.name, described, {**network.prior_of(described), **prior})
@@ -105,15 +106,15 @@ class GkePools:
 
     def delete(self, pool: Any) -> None:
         """Ask GKE to delete the pool. Budgets are ignored by default: they are switched on first."""
-        described = self._describe(pool.name)
+        described = self.describe(pool.name)
         if described is None or described.get("status") == "STOPPING":
             return
         drain = described.get("node_drain_config") or {}
         if not drain.get("respect_pdb_during_node_pool_deletion"):
             self._update(pool.name, {"node_drain_config": {"respect_pdb_during_node_pool_deletion": True}})
         try:
-            self._when_free(
-                lambda: self.gcp.call("delete_node_pool", self._what(pool.name), {"name": self._path(pool.name)}),
+            self.when_free(
+                lambda: self.gcp.call("delete_node_pool", self._what(pool.name), {"name": self.path(pool.name)}),
                 unless=lambda: self._going(pool.name),
             )
         except NotFound:
@@ -159,21 +160,23 @@ class GkePools:
     def _parent(self) -> str:
         return network.cluster_path(self.gcp.project, self.location, self.cluster)
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """GKE's full name of a node pool."""
         return f"{self._parent}/nodePools/{name}"
 
     def _what(self, name: str) -> str:
         return f"node pool {self.cluster}/{name}"
 
-    def _describe(self, name: str) -> Mapping[str, Any] | None:
+    def describe(self, name: str) -> Mapping[str, Any] | None:
+        """GetNodePool; None for a pool that does not exist."""
         try:
-            return self.gcp.call("get_node_pool", self._what(name), {"name": self._path(name)})
+            return self.gcp.call("get_node_pool", self._what(name), {"name": self.path(name)})
         except NotFound:
             self.describe_cluster()  # raises where the cluster is what is missing
             return None
 
     def _must_exist(self, name: str) -> Mapping[str, Any]:
-        described = self._describe(name)
+        described = self.describe(name)
         if described is None:
             raise NotFound(
                 self._what(name),
@@ -194,7 +197,21 @@ class GkePools:
                 operations = since_creation(self._operations(), name)
             except Forbidden:
                 operations = []
-        return read.pool(described, self._path(name), self._zones or (), operations)
+        return self._sized(read.pool(described, self.path(name), self._zones or (), operations), described)
+
+    def _sized(self, pool: Pool, described: Mapping[str, Any]) -> Pool:
+        """With the size that its instance groups have: GKE goes on showing the count that a pool was made with.
+
+        Without the permission to read them the first count must do.
+        """
+        try:
+            sizes = [
+                int(self.gcp.get(url, f"instance group of {pool.name}", GROUP_PERMISSION).get("targetSize") or 0)
+                for url in described.get("instance_group_urls") or ()
+            ]
+        except (Forbidden, NotFound):
+            return pool
+        return replace(pool, nodes=sum(sizes)) if sizes else pool
 
     def _operations(self) -> list[dict[str, Any]]:
         """Operations of the cluster, newest first."""
@@ -241,7 +258,7 @@ class GkePools:
     def _settle(self, name: str, described: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         """Bring autoscaling, repair and drain settings to `wanted`; what already is so is not written."""
         now = network.prior_of(described)
-        what, path = self._what(name), self._path(name)
+        what, path = self._what(name), self.path(name)
         if now["autoscaling"] != wanted["autoscaling"]:
             scaling: dict[str, Any] = {"enabled": wanted["autoscaling"]}
             if wanted["autoscaling"]:
@@ -264,14 +281,14 @@ class GkePools:
         self._update(name, {"resource_labels": {"labels": dict(labels)}})
 
     def _update(self, name: str, change: Mapping[str, Any]) -> None:
-        self._change("update_node_pool", self._what(name), {"name": self._path(name), **change})
+        self._change("update_node_pool", self._what(name), {"name": self.path(name), **change})
 
     def _change(self, method: str, what: str, request: Mapping[str, Any]) -> None:
         """One change of settings, followed to its end."""
-        operation = self._when_free(lambda: self.gcp.call(method, what, request))
+        operation = self.when_free(lambda: self.gcp.call(method, what, request))
         self._follow(str(operation.get("name", "")), what, CHANGE_SECONDS)
 
-    def _when_free(
+    def when_free(
         self, send: Callable[[], dict[str, Any]], unless: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Send when no other operation holds the cluster. `unless`: nothing more to send, what was wanted is so."""
@@ -305,7 +322,7 @@ class GkePools:
 
     def _going(self, name: str) -> bool:
         """Is it gone or going already? A delete that was retried underneath meets its own operation."""
-        described = self._describe(name)
+        described = self.describe(name)
         return described is None or described.get("status") == "STOPPING"
 
 

@@ -11,6 +11,7 @@ from infra.errors import PoolshiftError
 from infra.sandbox import scenario as scenarios
 from infra.sandbox.access import Answer, Api
 from infra.sandbox.agent.plugins import PLUGINS
+from infra.sandbox.clouds.machines import ec2_id
 from infra.sandbox.nodes import add_node, pool_nodes
 from infra.sandbox.scenario import CloudConfig, ImageMissing
 
@@ -91,7 +92,7 @@ class BringUp:
                 zone=place.zone,
                 rdma=scenario.source.rdma,
                 taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}] if gke else [],
-                provider_id=f"gce://{place.project}/{place.zone}/{name}" if gke else f"aws:///{place.zone}/{name}",
+                provider_id=f"gce://{place.project}/{place.zone}/{name}" if gke else f"aws:///{place.zone}/{ec2_id(name)}",
             )
 
     def _gpus(self, count: int) -> bool:

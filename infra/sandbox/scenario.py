@@ -55,6 +55,9 @@ class ReservationSpec(Strict):
 
     total: int = Field(default=8, ge=0)
     used: int = Field(default=0, ge=0, description="Machines of it that others run")
+    source: bool = Field(default=False, description="The source pool's machines are of it, too")
+    release_seconds: float = Field(default=90.0, ge=0, description="From a machine's end until it is free again")
+    withheld: int = Field(default=0, ge=0, description="Of the machines given up, so many never become free again")
 
 
 class LustreSpec(Strict):

@@ -65,6 +65,7 @@ def start(config: CloudConfig, nodes: Nodes, clock: Clock, *, threaded: bool = T
         gce.start()
         gke = SimulatedGke(config, nodes, timeline, faults, capacity, gce.url)
         gke.start()
+        gce.groups = gke.pools.groups
         clouds.servers += [gce, gke]
         clouds.gke_endpoint = gke.endpoint
     if threaded:

@@ -20,8 +20,9 @@ from typing import Any
 from infra.sandbox.clouds import aws_answers as answers
 from infra.sandbox.clouds import names
 from infra.sandbox.clouds.capacity import Capacity, Faults
-from infra.sandbox.clouds.eks import NodeGroups, Refusal
+from infra.sandbox.clouds.eks import NodeGroups
 from infra.sandbox.clouds.machines import Nodes
+from infra.sandbox.clouds.scaling import Refusal
 from infra.sandbox.clouds.timeline import Timeline
 from infra.sandbox.scenario import CloudConfig
 
@@ -150,12 +151,12 @@ class SimulatedAws:
                 }
                 for card in range(fabric.nics if fabric else 0)
             ]
-        template = self.ec2.create_launch_template(
-            names.SOURCE_TEMPLATE,
-            "the old pool",
-            {"InstanceType": place.machine_type, "NetworkInterfaces": interfaces},
-            tag_spec={},
-        )
+        data: dict[str, Any] = {"InstanceType": place.machine_type, "NetworkInterfaces": interfaces}
+        if self.config.scenario.reservation.source:
+            data["CapacityReservationSpecification"] = {
+                "CapacityReservationTarget": {"CapacityReservationId": names.RESERVATION}
+            }
+        template = self.ec2.create_launch_template(names.SOURCE_TEMPLATE, "the old pool", data, tag_spec={})
         nodes = len(self.config.source_nodes)
         self.groups.adopt(
             {
@@ -223,6 +224,8 @@ class SimulatedAws:
         for name, answer in answers.EC2.items():
             self._put(EC2Response, name, self._result(answer))
         self._put(AutoScalingResponse, "describe_scaling_activities", self._result(answers.scaling_activities))
+        self._put(AutoScalingResponse, "describe_auto_scaling_groups", self._result(answers.scaling_groups))
+        self._put(AutoScalingResponse, "terminate_instance_in_auto_scaling_group", self._result(answers.terminate))
         self._put(FSxResponse, "describe_file_systems", self._json(answers.file_systems))
         self._put(ServiceQuotasResponse, "get_service_quota", self._json(answers.quota))
         path = "{0}/clusters/(?P<name>[^/]+)/updates/(?P<updateId>[^/]+)$"

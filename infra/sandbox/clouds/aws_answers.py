@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
 from infra.sandbox.clouds import names
+from infra.sandbox.clouds.scaling import Refusal
 
 if TYPE_CHECKING:
     from infra.sandbox.clouds.aws import SimulatedAws
@@ -104,6 +105,22 @@ def scaling_activities(aws: SimulatedAws, response: Any) -> Any:
     """DescribeScalingActivities."""
     name = response._get_param("AutoScalingGroupName")
     return {"Activities": list(aws.groups.activities.get(name, ()))}
+
+
+def scaling_groups(aws: SimulatedAws, response: Any) -> Any:
+    """DescribeAutoScalingGroups."""
+    return {"AutoScalingGroups": aws.groups.scaling.describe(response._get_param("AutoScalingGroupNames") or ())}
+
+
+def terminate(aws: SimulatedAws, response: Any) -> Any:
+    """TerminateInstanceInAutoScalingGroup."""
+    from moto.autoscaling.exceptions import ValidationError
+
+    decrement = response._get_bool_param("ShouldDecrementDesiredCapacity", False)
+    try:
+        return {"Activity": aws.groups.scaling.terminate(response._get_param("InstanceId"), decrement=decrement)}
+    except Refusal as refusal:
+        raise ValidationError(str(refusal)) from refusal
 
 
 def file_systems(aws: SimulatedAws, body: Mapping[str, Any]) -> Any:

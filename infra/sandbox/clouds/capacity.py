@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from infra.sandbox.scenario import CloudConfig
@@ -28,10 +29,35 @@ class Faults:
 
 @dataclass
 class Capacity:
-    """The reservation's room. `ours` maps a pool to the machines it holds of the reservation."""
+    """The reservation's room. `ours` maps a pool to the machines it holds of the reservation.
+
+    `cleaning` counts machines that have ended and are not free yet; `withheld` those that never will be.
+    """
 
     config: CloudConfig
     ours: dict[str, int]
+    cleaning: int = 0
+    withheld: int = 0
+
+    def __post_init__(self) -> None:
+        if self.config.scenario.reservation.source:
+            self.ours[self.config.place.source_pool] = len(self.config.source_nodes)
+
+    def ended(self, pool: str, later: Callable[[float, Callable[[], None]], None]) -> None:
+        """One machine of the pool has ended: it is cleaned, then free, unless the scenario withholds it."""
+        if not self.ours.get(pool):
+            return
+        self.ours[pool] -= 1
+        reservation = self.config.scenario.reservation
+        if self.withheld < reservation.withheld:
+            self.withheld += 1
+            return
+        self.cleaning += 1
+
+        def free() -> None:
+            self.cleaning -= 1
+
+        later(reservation.release_seconds, free)
 
     @property
     def total(self) -> int:
@@ -41,11 +67,14 @@ class Capacity:
     @property
     def free(self) -> int:
         """Machines of the reservation that nobody runs."""
-        return max(0, self.total - self.config.scenario.reservation.used - sum(self.ours.values()))
+        taken = self.config.scenario.reservation.used + sum(self.ours.values()) + self.cleaning + self.withheld
+        return max(0, self.total - taken)
 
     def outcome(self, nodes: int, *, reserved: bool) -> Outcome:
         """What a request for `nodes` machines comes to."""
         target = self.config.scenario.target
+        if not nodes and target.outcome != "create-failed":
+            return Outcome(kind="active", joined=0)
         if reserved and nodes > self.free:
             return Outcome(kind="stockout", joined=0)
         if target.outcome == "degraded":

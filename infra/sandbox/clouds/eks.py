@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.sandbox.clouds.capacity import Capacity, Faults, Outcome
-from infra.sandbox.clouds.machines import Machine, Nodes, eks_name, kubernetes_taints
+from infra.sandbox.clouds.machines import Machine, Nodes, ec2_id, eks_name, kubernetes_taints
+from infra.sandbox.clouds.scaling import Refusal, ScalingGroups, scaling_group
 from infra.sandbox.clouds.timeline import Timeline
 from infra.sandbox.scenario import CloudConfig
 
@@ -31,14 +32,6 @@ AMI_TYPES = {
 }
 CAPACITY_TYPES = {"ON_DEMAND", "SPOT", "CAPACITY_BLOCK"}
 EFFECTS = {"NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"}
-
-
-class Refusal(Exception):
-    """EKS says no. `code` is its exception's name."""
-
-    def __init__(self, code: str, message: str) -> None:
-        self.code = code
-        super().__init__(message)
 
 
 @dataclass
@@ -61,7 +54,11 @@ class NodeGroups:
     machines: dict[str, list[str]] = field(default_factory=dict)
     activities: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     updates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scaling: ScalingGroups = field(init=False)
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.scaling = ScalingGroups(self)
 
     def create(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """CreateNodegroup. The group is CREATING; its outcome follows."""
@@ -77,6 +74,7 @@ class NodeGroups:
             self.groups[name], self.machines[name] = group, []
             self.activities[scaling_group(group)] = []
             self._plan(group, template)
+            self.scaling.adopt(group)
             return copy.deepcopy(group)
 
     def adopt(self, body: Mapping[str, Any], machines: Iterable[str]) -> None:
@@ -86,6 +84,7 @@ class NodeGroups:
             name = str(body["nodegroupName"])
             self.groups[name] = group
             self.machines[name] = list(machines)
+            self.scaling.adopt(group)
             self.activities[scaling_group(group)] = []
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -252,13 +251,32 @@ class NodeGroups:
             outcome = Outcome(kind="create-failed", joined=0)
         if target and outcome.joined:
             self.capacity.ours[group["nodegroupName"]] = outcome.joined
-        for index in range(outcome.joined):
-            machine = self._machine(group, template, index)
-            share = 0.5 + 0.3 * index / outcome.joined
-            self.timeline.after(seconds * share, lambda machine=machine: self._join(group, machine))  # type: ignore[misc]
+        self._launch(group, template, 0, outcome.joined)
         if outcome.joined < nodes and outcome.kind != "create-failed":
             self.timeline.after(seconds * 0.4, lambda: self._launch_failed(group, reserved=bool(target)))
         self.timeline.after(seconds, lambda: self._settle(group, outcome))
+
+    def _launch(self, group: dict[str, Any], template: Mapping[str, Any], first: int, count: int) -> None:
+        """Machines number `first` and on join one after another while the pool is being made or grows."""
+        seconds = self.config.scenario.target.create_seconds
+        for index in range(first, first + count):
+            machine = self._machine(group, template, index)
+            share = 0.5 + 0.3 * (index - first) / count
+            self.timeline.after(seconds * share, lambda machine=machine: self._join(group, machine))  # type: ignore[misc]
+
+    def grow(self, group: dict[str, Any], first: int, count: int) -> None:
+        """The Auto Scaling group launches `count` more; without room its activities say so and the group degrades."""
+        _, _, template = self.template(group["launchTemplate"])
+        reserved = bool(self._target_of(group))
+        outcome = self.capacity.outcome(count, reserved=reserved)
+        if reserved and outcome.joined:
+            name = group["nodegroupName"]
+            self.capacity.ours[name] = self.capacity.ours.get(name, 0) + outcome.joined
+        self._launch(group, template, first, outcome.joined)
+        if outcome.joined < count:
+            short = shortage(self.config.place.machine_type, self.config.place.zone, reserved=reserved)
+            seconds = self.config.scenario.target.create_seconds
+            self.timeline.after(seconds, lambda: self._fail(group, "DEGRADED", "AsgInstanceLaunchFailures", short))
 
     def _can_join(self, template: Mapping[str, Any]) -> bool:
         """A template that names groups must name the cluster's on every interface that carries IP."""
@@ -268,10 +286,10 @@ class NodeGroups:
     def _machine(self, group: Mapping[str, Any], template: Mapping[str, Any], index: int) -> Machine:
         place, name = self.config.place, group["nodegroupName"]
         zone = self.subnet_zone(group["subnets"][index % len(group["subnets"])])
-        instance = hashlib.sha256(f"{group['nodegroupArn']}/{index}".encode()).hexdigest()[:17]
         interfaces = template.get("NetworkInterfaces") or ()
+        own = eks_name(place.region, str(group["nodegroupArn"]), index)
         return Machine(
-            name=eks_name(place.region, str(group["nodegroupArn"]), index),
+            name=own,
             labels={
                 **place.pool_labels(name),
                 "eks.amazonaws.com/capacityType": group["capacityType"],
@@ -282,7 +300,7 @@ class NodeGroups:
             zone=zone,
             rdma=any(i.get("InterfaceType") in ("efa", "efa-only") for i in interfaces),
             taints=kubernetes_taints(group["taints"]),
-            provider_id=f"aws:///{zone}/i-{instance}",
+            provider_id=f"aws:///{zone}/{ec2_id(own)}",
         )
 
     def _join(self, group: Mapping[str, Any], machine: Machine) -> None:
@@ -355,10 +373,12 @@ class NodeGroups:
             group["taints"] = [t for t in group["taints"] if (t["key"], t.get("effect")) not in names]
             group["taints"] += list(taints.get("addOrUpdateTaints") or ())
             group["scalingConfig"].update(change.get("scalingConfig") or {})
+            if "desiredSize" in (change.get("scalingConfig") or {}):
+                self.scaling.resize(group, int(change["scalingConfig"]["desiredSize"]))
             for key in ("updateConfig", "nodeRepairConfig"):
                 if change.get(key):
                     group[key] = dict(change[key])
-            group["status"] = before
+            group["status"] = before if group["status"] == "UPDATING" else group["status"]
             update["status"] = "Successful"
 
     def _kill(self, group: Mapping[str, Any]) -> None:
@@ -373,11 +393,6 @@ class NodeGroups:
     def _gone(self, group: Mapping[str, Any]) -> None:
         with self.lock:
             self.groups.pop(group["nodegroupName"], None)
-
-
-def scaling_group(group: Mapping[str, Any]) -> str:
-    """Name of the Auto Scaling group behind a node group."""
-    return str(group["resources"]["autoScalingGroups"][0]["name"])
 
 
 def shortage(machine_type: str, zone: str, *, reserved: bool) -> str:

@@ -1,4 +1,4 @@
-"""Simulated Compute Engine and Managed Lustre: the few REST resources that the preflight reads, on loopback."""
+"""Simulated Compute Engine and Managed Lustre: the few REST resources that poolshift reads or calls, on loopback."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from infra.sandbox.clouds import names
 from infra.sandbox.clouds.capacity import Capacity
+from infra.sandbox.clouds.instance_groups import InstanceGroups
 from infra.sandbox.scenario import CloudConfig
 
 LOCAL_SSDS = 32  # of an A3 Ultra machine
@@ -20,13 +21,14 @@ class SimulatedGce:
 
     def __init__(self, config: CloudConfig, capacity: Capacity) -> None:
         self.config = config
+        self.groups: InstanceGroups | None = None  # the node pools' own, once they are there
         self.capacity = capacity
         self.url = ""
         self._server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
         """Serve on a free port."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._resource))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._resource, self._call))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, name="simulated-gce", daemon=True).start()
@@ -37,7 +39,16 @@ class SimulatedGce:
             self._server.shutdown()
             self._server.server_close()
 
+    def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """A method of an instance group."""
+        _, slash, rest = path.partition("/instanceGroupManagers/")
+        group, _, method = rest.partition("/")
+        return self.groups.call(group, method, body) if slash and self.groups else None
+
     def _resource(self, path: str) -> dict[str, Any] | None:
+        _, slash, group = path.partition("/instanceGroupManagers/")
+        if slash and self.groups:
+            return self.groups.get(group)
         place = self.config.place
         compute = f"/compute/v1/projects/{place.project}"
         lustre_zone = place.zone if self.config.scenario.lustre.zone == "same" else place.other_zone
@@ -102,10 +113,18 @@ class SimulatedGce:
         }
 
 
-def _handler(resource: Callable[[str], dict[str, Any] | None]) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    resource: Callable[[str], dict[str, Any] | None], call: Callable[[str, dict[str, Any]], dict[str, Any] | None]
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = resource(self.path.partition("?")[0])
+            self._answer(resource(self.path.partition("?")[0]))
+
+        def do_POST(self) -> None:
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self._answer(call(self.path.partition("?")[0], json.loads(sent or b"{}")))
+
+        def _answer(self, body: dict[str, Any] | None) -> None:
             status = 200 if body is not None else 404
             error = {
                 "error": {"code": 404, "message": f"The resource '{self.path}' was not found", "status": "NOT_FOUND"}

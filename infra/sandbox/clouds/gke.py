@@ -16,6 +16,7 @@ from typing import Any
 from infra.clock import rfc3339_micro
 from infra.sandbox.clouds import names
 from infra.sandbox.clouds.capacity import Capacity, Faults, Outcome
+from infra.sandbox.clouds.instance_groups import InstanceGroups
 from infra.sandbox.clouds.machines import Machine, Nodes, gke_name, kubernetes_taints
 from infra.sandbox.clouds.timeline import Timeline
 from infra.sandbox.scenario import CloudConfig
@@ -45,8 +46,12 @@ class NodePools:
     self_link: Callable[[], str]
     pools: dict[str, Any] = field(default_factory=dict)
     machines: dict[str, list[str]] = field(default_factory=dict)
+    groups: InstanceGroups = field(init=False)
     operations: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.groups = InstanceGroups(self)
 
     @property
     def parent(self) -> str:
@@ -105,6 +110,7 @@ class NodePools:
         pool.status = "RUNNING"
         pool.self_link = f"{self.self_link()}/v1/{self.parent}/nodePools/{pool.name}"
         self.pools[pool.name], self.machines[pool.name] = pool, list(machines)
+        self.groups.adopt(pool, len(machines))
 
     def delete_node_pool(self, request: Any) -> Any:
         """DeleteNodePool: STOPPING, then every machine is killed."""
@@ -141,6 +147,21 @@ class NodePools:
         self._free()
         pool.autoscaling = request.autoscaling
         return self._changed("UPDATE_CLUSTER", pool)
+
+    def set_node_pool_size(self, request: Any) -> Any:
+        """SetNodePoolSize: more machines are made; of fewer, GKE chooses which are killed."""
+        pool = self._get(request.name)
+        self._free()
+        more = int(request.node_count) - self.groups.size[pool.name]
+        operation = self._operation("SET_NODE_POOL_SIZE", pool.name)
+        seconds = CHANGE_SECONDS
+        if more > 0:
+            seconds = self.config.scenario.target.create_seconds
+            self._grow(pool, operation, more)
+        else:
+            self.groups.shrink(pool.name, -more)
+        self.timeline.after(seconds, lambda: self._done_if_running(operation))
+        return operation
 
     def set_node_pool_management(self, request: Any) -> Any:
         """SetNodePoolManagement."""
@@ -245,12 +266,48 @@ class NodePools:
         if reserved and outcome.joined:
             self.capacity.ours[pool.name] = outcome.joined
         seconds = self.config.scenario.target.create_seconds
-        for index in range(outcome.joined):
-            machine = self._machine(pool, index)
-            share = 0.5 + 0.3 * index / outcome.joined
-            self.timeline.after(seconds * share, lambda machine=machine: self._join(pool, machine))  # type: ignore[misc]
+        self.groups.adopt(pool, nodes)
+        self._launch(pool, 0, outcome.joined)
         self.timeline.after(seconds, lambda: self._settle(pool, operation, outcome, nodes))
         return operation
+
+    def _launch(self, pool: Any, first: int, count: int) -> None:
+        """Machines number `first` and on join one after another while the pool is being made or grows."""
+        seconds = self.config.scenario.target.create_seconds
+        for index in range(first, first + count):
+            machine = self._machine(pool, index)
+            share = 0.5 + 0.3 * (index - first) / count
+            self.timeline.after(seconds * share, lambda machine=machine: self._join(pool, machine))  # type: ignore[misc]
+
+    def _grow(self, pool: Any, operation: Any, more: int) -> None:
+        reserved = _reserved(pool)
+        outcome = self.capacity.outcome(more, reserved=reserved)
+        if reserved and outcome.joined:
+            self.capacity.ours[pool.name] = self.capacity.ours.get(pool.name, 0) + outcome.joined
+        self._launch(pool, self.groups.grown(pool.name, more), outcome.joined)
+        if outcome.joined < more:
+            seconds = self.config.scenario.target.create_seconds / 2
+            self.timeline.after(seconds, lambda: self._short(pool, operation, more - outcome.joined))
+
+    def _short(self, pool: Any, operation: Any, missing: int) -> None:
+        from google.cloud import container_v1 as gke
+
+        with self.lock:
+            message = self._stockout(pool, missing)
+            pool.status = "RUNNING_WITH_ERROR"
+            pool.conditions = [gke.StatusCondition(code="GCE_STOCKOUT", message=message)]
+            self._done(operation, message, 8)
+
+    def _stockout(self, pool: Any, missing: int) -> str:
+        return (
+            f"Instance group manager is short of {missing} VM count: GCE_STOCKOUT: The zone "
+            f"'projects/{self.config.place.project}/zones/{pool.locations[0]}' does not have enough resources "
+            "available to fulfill the request."
+        )
+
+    def _done_if_running(self, operation: Any) -> None:
+        if operation.status.name == "RUNNING":
+            self._done(operation)
 
     def _machine(self, pool: Any, index: int) -> Machine:
         place, zone = self.config.place, pool.locations[0]
@@ -299,12 +356,7 @@ class NodePools:
                 )
                 code, condition = 13, "UNKNOWN"
             else:
-                zone, missing = pool.locations[0], nodes - outcome.joined
-                message = (
-                    f"Instance group manager is short of {missing} VM count: GCE_STOCKOUT: The zone "
-                    f"'projects/{self.config.place.project}/zones/{zone}' does not have enough resources available "
-                    "to fulfill the request."
-                )
+                message = self._stockout(pool, nodes - outcome.joined)
                 code, condition = 8, "GCE_STOCKOUT"
             pool.status = "RUNNING_WITH_ERROR" if outcome.kind == "degraded" else "ERROR"
             pool.conditions = [gke.StatusCondition(code=condition, message=message)]

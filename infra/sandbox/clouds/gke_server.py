@@ -85,6 +85,12 @@ class SimulatedGke:
             "autoscaling": {"enabled": True, "min_node_count": 0, "max_node_count": nodes + 2},
             "management": {"auto_repair": True, "auto_upgrade": False},
         }
+        if config.scenario.reservation.source:
+            source["config"]["reservation_affinity"] = {
+                "consume_reservation_type": "SPECIFIC_RESERVATION",
+                "key": "compute.googleapis.com/reservation-name",
+                "values": [names.GKE_RESERVATION],
+            }
         if config.scenario.source.rdma:
             source["network_config"] = {"additional_node_network_configs": networks}
         self.pools.adopt(gke.NodePool(source), config.source_nodes)
@@ -101,6 +107,7 @@ def _methods() -> Mapping[str, tuple[Any, Any]]:
         "DeleteNodePool": (gke.DeleteNodePoolRequest, gke.Operation),
         "UpdateNodePool": (gke.UpdateNodePoolRequest, gke.Operation),
         "SetNodePoolAutoscaling": (gke.SetNodePoolAutoscalingRequest, gke.Operation),
+        "SetNodePoolSize": (gke.SetNodePoolSizeRequest, gke.Operation),
         "SetNodePoolManagement": (gke.SetNodePoolManagementRequest, gke.Operation),
         "GetOperation": (gke.GetOperationRequest, gke.Operation),
         "ListOperations": (gke.ListOperationsRequest, gke.ListOperationsResponse),

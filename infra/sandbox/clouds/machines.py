@@ -80,6 +80,11 @@ def eks_name(region: str, pool: str, index: int) -> str:
     return f"ip-10-0-{64 + digest[0] % 64}-{digest[1]}.{region}.compute.internal"
 
 
+def ec2_id(name: str) -> str:
+    """The instance behind an EKS node, made up from the node's name."""
+    return f"i-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+
+
 def gke_name(cluster: str, pool: str, index: int) -> str:
     """As GKE names instances: cluster and pool cut to 32 characters together, a group's hash, a machine's."""
     group = hashlib.sha256(f"{cluster}/{pool}".encode()).hexdigest()[:8]
