@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from infra.clock import Clock, rfc3339
-from infra.errors import PoolshiftError
+from infra.errors import NotFound, PoolshiftError
+from infra.kube import records
 from infra.kube.api import Kube
 from infra.kube.read import snapshot
 from infra.kube.view import View
@@ -33,6 +34,7 @@ from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
 from tasks.surge import surge
 
 _STAYS, _LEAVES = Sentence(fate=Fate.STAY), Sentence(fate=Fate.LEAVE)
+_WAVE = "wave"  # note in the run record
 _LOOK = timedelta(seconds=5)  # between two looks at replacements or at a window, on the run's clock
 
 
@@ -111,6 +113,9 @@ class _Move:
         plan = plan_move(now, self.drain, left, self._shape(now), self.target, done=len(done))
         if done:
             self.say(f"{len(done)} of {len(self.source)} source nodes were emptied before; going on")
+        self.settle_last(done)
+        if self.reason:
+            return
         for wave in plan.waves:
             if not self.await_window():
                 return
@@ -198,6 +203,7 @@ class _Move:
         uids = {n.name: n.uid for n in stored}
         now = self.look()
         before = health(now, uids)
+        self.note(before.to_dict())
         context = Context(snapshot=now, allowed=allowed_by(self.drain), target=self._shape(now))
         self.surges(now, context, uids)
         gang_ends, held = self.gangs(now, tuple(uids))
@@ -224,6 +230,8 @@ class _Move:
         harm = tuple(h for g in gang_ends if (h := g.harm) is not None)
         if drained and not harm and not self.cancelled():
             harm = self.settle(before, drained)
+            if not harm:
+                self.note({})
         return WaveReport(
             number=wave.number,
             of=of,
@@ -283,6 +291,21 @@ class _Move:
             until=self.until,
             delete_after=self.drain.force.delete_after,
         )
+
+    def settle_last(self, done: Iterable[str]) -> None:
+        """The wave that ended with the run before: what it moved must be as ready as it was before that wave."""
+        record = records.read(self.kube, self.run)
+        noted = record.notes.get(_WAVE) if record else None
+        harm = self.settle(Health.from_dict(noted), done) if isinstance(noted, dict) and noted else ()
+        if harm:
+            self.reason = f"the wave before this start did harm: {harm[0].wording()}"
+
+    def note(self, health: Mapping[str, Any]) -> None:
+        """Keep it in the run record: a restart in the middle of a wave cannot see what it was like before."""
+        try:
+            records.write_note(self.kube, self.run, _WAVE, health)
+        except NotFound:
+            pass  # a move without a record, which nobody resumes
 
     def settle(self, before: Health, off: Iterable[str]) -> tuple[Finding, ...]:
         """Wait until what moved is as ready as it was; what is still worse at the end is harm."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot
@@ -20,6 +21,15 @@ class Health:
     ready: Mapping[str, int]
     names: Mapping[str, str]
     pending: frozenset[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, for the run record."""
+        return {"ready": dict(self.ready), "names": dict(self.names), "pending": sorted(self.pending)}
+
+    @classmethod
+    def from_dict(cls, noted: Mapping[str, Any]) -> Health:
+        """As `to_dict` wrote it."""
+        return cls(ready=noted["ready"], names=noted["names"], pending=frozenset(noted["pending"]))
 
 
 def health(snapshot: Snapshot, nodes: Iterable[str]) -> Health:
@@ -37,7 +47,7 @@ def health(snapshot: Snapshot, nodes: Iterable[str]) -> Health:
     return Health(
         ready={uid: ready[uid] for uid in affected},
         names=affected,
-        pending=frozenset(p.uid for p in snapshot.pods if p.phase == "Pending"),
+        pending=frozenset(p.uid for p in snapshot.pods if p.phase == "Pending" and _root(p, snapshot) in affected),
     )
 
 

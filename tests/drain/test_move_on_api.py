@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from infra.kube import records
 from infra.kube.api import MERGE_PATCH
 from infra.model.record import FENCE_TAINT, PRIOR
 from infra.model.spec import Drain
@@ -158,6 +159,28 @@ def test_replacements_that_never_get_ready_stop_the_run_after_the_canary(kube, k
     assert report.end is End.FAILED
     assert len(report.waves) == 1
     assert report.waves[0].harm[0].code == "replacements-not-ready"
+
+
+def test_a_wave_that_did_harm_holds_the_next_start_too_until_it_is_mended(kube, kubelet, pools, fast_clock):
+    pools.deployment("web", 6)
+    pools.until_ready(6)
+    open_new(pools)
+    records.ensure_namespace(kube)
+    records.create(kube, "r1", "migration", "{}")
+    broken = [True]
+    kubelet.never_ready = lambda pod: broken[0] and pod["spec"]["nodeName"].startswith("new")
+    move(kube, DRAIN, OLD, NEW, "r1", fast_clock, lambda _: None)
+
+    again = move(kube, DRAIN, OLD, NEW, "r1", fast_clock, lambda _: None)
+    assert not again.ok
+    assert again.waves == ()
+    assert "did harm: deployment default/web" in again.reason
+
+    broken[0] = False
+    for pod in pools.kube.list("/api/v1/pods"):
+        if not pod["spec"]["nodeName"].startswith("old"):
+            pools.kube.delete(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}")
+    assert move(kube, DRAIN, OLD, NEW, "r1", fast_clock, lambda _: None).ok
 
 
 @pytest.mark.parametrize("at", ["wave 1 done", "wave 2 of 3 (1 nodes): cordoning", "wave 2 done"])
