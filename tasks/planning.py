@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra import fabrics
@@ -18,9 +18,10 @@ from infra.model.workload import Snapshot
 from infra.probes import catalogue
 from tasks import pools
 from tasks.identity import pool_words
-from tasks.rules import cost, preflight
+from tasks.rules import cost, preflight, swap
 from tasks.rules.idle import idle_nodes
 from tasks.rules.placement import TargetShape, shape_of
+from tasks.rules.swap import SwapPlan
 from tasks.rules.waves import MovePlan, plan_move
 from tasks.rules.wording import plural
 from tasks.run import Run
@@ -42,6 +43,7 @@ class Plan:
     moves: MovePlan
     estimate: cost.Estimate
     simulated: bool
+    slices: SwapPlan = field(default_factory=SwapPlan)
 
     @property
     def blocks(self) -> tuple[Finding, ...]:
@@ -62,10 +64,14 @@ class Plan:
             )
         warnings = sum(f.level is Level.WARN for f in self.findings)
         return (
-            f"{self.strategy.value}: {plural(self.moves.pods, 'pod')} in {plural(len(self.moves.waves), 'wave')}, "
+            f"{self.strategy.value}{self._slices_words}: {plural(self.moves.pods, 'pod')} in {plural(len(self.moves.waves), 'wave')}, "
             f"{plural(len(self.moves.gangs), 'gang')} as one, {plural(warnings, 'warning')}, "
             f"validation {self.estimate.wording()}"
         )
+
+    @property
+    def _slices_words(self) -> str:
+        return f" in {plural(len(self.slices.slices), 'slice')}" if self.slices.slices else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, for --json, the record and the artifact."""
@@ -78,6 +84,7 @@ class Plan:
             "strategy": self.strategy.value,
             "findings": [f.to_dict() for f in self.findings],
             "requests": [{"verb": r.verb, "object": r.object, "body": _plain(r.body)} for r in self.requests],
+            "slices": self.slices.to_dict(),
             "moves": self.moves.to_dict(),
             "gpu_minutes": round(self.estimate.gpu_minutes, 1),
             "simulated": self.simulated,
@@ -92,6 +99,12 @@ class Plan:
         if self.findings:
             lines += ["## Findings", ""]
             lines += [f"- {f.level.value.upper()} `{f.code}` {f.wording()}" for f in self.findings]
+            lines.append("")
+        if self.slices.slices:
+            lines += ["## Slices", "", "Each is proven by the whole gate before the next source node is given up.", ""]
+            lines += [f"{each.number}. {each.wording()}" for each in self.slices.slices]
+            if self.slices.rest:
+                lines += ["", f"Then {plural(len(self.slices.rest), 'source node')} at once, as below."]
             lines.append("")
         lines += ["## Waves", ""]
         for wave in self.moves.waves:
@@ -125,7 +138,8 @@ def survey(run: Run) -> Plan:
     estimate = _estimate(run, looked)
     findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     strategy = preflight.strategy(looked, spec)
-    findings += [*_swap(strategy, run.name), *_cannot_retire(spec)]
+    slices = _swap(strategy, spec, looked, snapshot, [n.name for n in source_nodes], shape)
+    findings += [*slices.findings, *_cannot_retire(spec)]
     findings += _unseen(spec.source, looked.source, len(source_nodes), {f.code for f in findings})
     findings += _no_baseline(run, looked.source, idle_nodes(snapshot, source_nodes, _devices(looked.source)))
     blocked = moves.blocked or any(f.level is Level.BLOCK for f in findings)
@@ -135,11 +149,17 @@ def survey(run: Run) -> Plan:
         target=pool_words(spec.target),
         strategy=strategy,
         findings=(*findings, *moves.findings),
-        requests=() if blocked else tuple(run.target.render(spec.target, run.name)),
+        requests=() if blocked else tuple(run.target.render(_as_made(spec, strategy), run.name)),
         moves=moves,
         estimate=estimate,
         simulated=run.simulated,
+        slices=slices,
     )
+
+
+def _as_made(spec: MigrationSpec, strategy: Strategy) -> Any:
+    """The target as it is first asked for: in a swap without nodes, which come slice by slice."""
+    return spec.target.model_copy(update={"nodes": 0}) if strategy is Strategy.SWAP else spec.target
 
 
 def nodes_of(snapshot: Snapshot, pool: Pool | None) -> list[Node]:
@@ -226,20 +246,23 @@ def _devices(pool: Pool | None) -> set[str]:
     return ({*pool.gpus, *pool.rdma} if pool else set()) or {"nvidia.com/gpu"}
 
 
-def _swap(strategy: Strategy, run: str) -> list[Finding]:
-    """One reservation for both pools in turn needs slices, which this version does not do."""
+def _swap(
+    strategy: Strategy,
+    spec: MigrationSpec,
+    looked: Survey,
+    snapshot: Snapshot,
+    nodes: Sequence[str],
+    shape: TargetShape | None,
+) -> SwapPlan:
+    """The slices of a swap; none for pools that stand side by side."""
+    target = spec.target
     if strategy is not Strategy.SWAP:
-        return []
-    return [
-        Finding(
-            level=Level.BLOCK,
-            code="needs-swap",
-            object=f"run {run}",
-            observed="the reservation cannot hold both pools at once (or strategy is swap)",
-            expected="room for both pools side by side",
-            remedy="reserve the target's nodes beside the source's, or migrate in several specs of fewer nodes",
-        )
-    ]
+        return SwapPlan()
+    if isinstance(target, ExternalPool):
+        return SwapPlan(findings=tuple(swap.check(spec, looked, SwapPlan())))
+    free = looked.reservation.free if looked.reservation else 0
+    planned = swap.plan(snapshot, spec.drain, nodes, shape, swap.sizes(target.nodes, free, spec.swap.slice))
+    return replace(planned, findings=(*swap.check(spec, looked, planned), *planned.findings))
 
 
 def _cannot_retire(spec: MigrationSpec) -> list[Finding]:

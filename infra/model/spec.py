@@ -185,6 +185,24 @@ class Strategy(StrEnum):
     SWAP = "swap"
 
 
+class Swap(Strict):
+    """How a swap goes on: the pools change places in slices, for a reservation that cannot hold both."""
+
+    slice: int = Field(
+        default=2,
+        ge=2,
+        le=100,
+        title="Nodes per slice",
+        description="Drained, given up, made on the target side and proven before the next slice begins. At least 2: "
+        "the network between nodes cannot be proven on one. A last odd node joins a slice",
+    )
+    release_timeout: Duration = Field(
+        default=lasting("40m"),
+        title="Wait for freed machines",
+        description="How long machines that were given up may take to be free in the reservation again",
+    )
+
+
 class Validation(Strict):
     """What is measured on the target, from cheap to dear."""
 
@@ -376,7 +394,12 @@ class MigrationSpec(Strict):
     cluster: Cluster = Cluster()
     source: Source = Field(description="The old pool")
     target: Target = Field(description="The new pool")
-    strategy: Strategy = Strategy.AUTO
+    strategy: Strategy = Field(
+        default=Strategy.AUTO,
+        description="side-by-side: both pools stand at once; swap: they change places in slices; auto: swap only "
+        "where one reservation must hold both",
+    )
+    swap: Swap = Swap()
     validation: Validation = Validation()
     gate: GateSpec = GateSpec()
     approval: Approval = Approval()

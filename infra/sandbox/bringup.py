@@ -92,7 +92,9 @@ class BringUp:
                 zone=place.zone,
                 rdma=scenario.source.rdma,
                 taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}] if gke else [],
-                provider_id=f"gce://{place.project}/{place.zone}/{name}" if gke else f"aws:///{place.zone}/{ec2_id(name)}",
+                provider_id=f"gce://{place.project}/{place.zone}/{name}"
+                if gke
+                else f"aws:///{place.zone}/{ec2_id(name)}",
             )
 
     def _gpus(self, count: int) -> bool:
