@@ -8,6 +8,7 @@ from typing import Any
 from infra.sandbox.control_plane import podrules
 from infra.sandbox.control_plane.refusals import CONFIG_KEY, Refusals
 from infra.sandbox.control_plane.selectors import matches_selector
+from infra.sandbox.control_plane.strategy import job_labels, job_selector
 
 Object = dict[str, Any]
 Rule = Callable[[Object, Object | None, Refusals], None]
@@ -114,6 +115,7 @@ def _job(new: Object, old: Object | None, found: Refusals) -> None:
     spec = new["spec"]
     _job_spec(spec, "spec", found)
     if old is None:
+        _job_selector(new, found)
         return
     before = old["spec"]
     found.unchanged("spec.selector", spec.get("selector"), before.get("selector"))
@@ -123,6 +125,22 @@ def _job(new: Object, old: Object | None, found: Refusals) -> None:
     elastic = spec.get("completionMode") == "Indexed" and spec.get("completions") == spec.get("parallelism")
     if not elastic:
         found.unchanged("spec.completions", spec.get("completions"), before.get("completions"))
+
+
+def _job_selector(job: Object, found: Refusals) -> None:
+    """Its own, or, where it is to be the user's, a full one."""
+    spec = job["spec"]
+    selector, labels = spec.get("selector"), spec["template"].get("metadata", {}).get("labels")
+    if not spec.get("manualSelector"):
+        for key, value in job_labels(job).items():
+            if (labels or {}).get(key) != value:
+                found.invalid(f"spec.template.metadata.labels[{key}]", labels, f"must be '{value}'")
+        if selector != job_selector(job):
+            found.invalid("spec.selector", selector, "`selector` not auto-generated")
+    elif selector is None:
+        found.required("spec.selector")
+    if selector is None or not matches_selector(selector, labels or {}):
+        found.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
 def _job_spec(spec: Object, path: str, found: Refusals) -> None:

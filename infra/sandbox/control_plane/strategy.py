@@ -93,23 +93,32 @@ def _new_namespace(namespace: Object) -> None:
     namespace["spec"] = {"finalizers": ["kubernetes"]}
 
 
+_JOB_UID = "batch.kubernetes.io/controller-uid"
+
+
+def job_labels(job: Object) -> dict[str, str]:
+    """What a Job puts on its pods to know them."""
+    uid, name = job["metadata"]["uid"], job["metadata"]["name"]
+    return {_JOB_UID: uid, "batch.kubernetes.io/job-name": name, "controller-uid": uid, "job-name": name}
+
+
+def job_selector(job: Object) -> Object:
+    """How it selects them, unless told otherwise."""
+    return {"matchLabels": {_JOB_UID: job["metadata"]["uid"]}}
+
+
 def _new_job(job: Object) -> None:
     """Unless told otherwise, a Job selects its pods by its own uid."""
-    spec, uid, name = job["spec"], job["metadata"]["uid"], job["metadata"]["name"]
+    spec, labels = job["spec"], job_labels(job)
     if spec.get("manualSelector"):
         return
-    labels = {
-        "batch.kubernetes.io/controller-uid": uid,
-        "batch.kubernetes.io/job-name": name,
-        "controller-uid": uid,
-        "job-name": name,
-    }
     metadata = spec["template"]["metadata"]
-    own = metadata.get("labels", {})
-    metadata["labels"] = {**own, **labels}
+    own = metadata.get("labels") or {}
+    metadata["labels"] = {**labels, **own}
     if not job["metadata"].get("labels"):
         job["metadata"]["labels"] = dict(own or metadata["labels"])
-    spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    asked = spec.get("selector") or {}
+    spec["selector"] = {**asked, "matchLabels": {_JOB_UID: labels[_JOB_UID], **asked.get("matchLabels", {})}}
 
 
 def _new_volume(volume: Object) -> None:
