@@ -197,6 +197,8 @@ class Server:
         return self._answer(self._written(call, self._writes.create(call)), call, 201)
 
     async def _subresource(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        if call.sub in ("ephemeralcontainers", "resize") and call.method in ("POST", "DELETE"):
+            raise errors.method_not_allowed()
         if call.sub in discovery.NOT_OFFERED and call.sub in call.kind.subresources:
             raise errors.not_offered(f"{call.kind.plural}/{call.sub}")
         if call.sub.partition("/")[0] not in call.kind.subresources:
