@@ -247,13 +247,16 @@ def status(
 def report(
     name: Annotated[str | None, typer.Argument(help="The run's name")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check the ledger instead: is it what was written?")] = False,
+    rejudge: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Judge its saved output again, under this spec's limits")
+    ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
     into: Annotated[str | None, typer.Option(help="Folder; default: reports/ of poolshift's home")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Write a run's report (HTML, Markdown, JSON) from its record; or check the ledger's chain of hashes."""
+    """Write a run's report (HTML, Markdown, JSON). Or check the ledger, or judge saved output under other limits."""
     from flows import present
 
     cluster = _cluster(kubeconfig, context, namespace)
@@ -265,6 +268,13 @@ def report(
         return checked.exit_code
     if name is None:
         raise BadSpec("report", "names no run", expected="poolshift report NAME", remedy="poolshift status")
+    if rejudge is not None:
+        from flows import specs
+        from tasks import rejudge as again
+
+        judged = again.rejudge(name, specs.load_any(rejudge))
+        present.rejudged(judged, as_json=as_json)
+        return judged.exit_code
     from tasks import report as reporting
 
     present.written(reporting.from_cluster(cluster, name, into), as_json=as_json)

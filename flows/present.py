@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tasks.drain import DrainReport
     from tasks.observe import Standing
     from tasks.planning import Plan
+    from tasks.rejudge import Rejudged
     from tasks.verifying import Checked
 
 
@@ -86,6 +87,31 @@ def verified(found: Checked, *, as_json: bool) -> None:
         console.show_json(found.to_json())
         return
     console.out().print("\n".join(found.lines()), markup=False)
+
+
+def rejudged(found: Rejudged, *, as_json: bool) -> None:
+    """Each check as the run saw it, and as it is seen under the new limits."""
+    if as_json:
+        console.show_json(found.to_json())
+        return
+    mark = " (simulated)" if found.simulated else ""
+    rows = [
+        {
+            "check": p.now.check,
+            "measured": p.measured,
+            "then": p.before.outcome.value if p.before else "-",
+            "now": p.now.outcome.value,
+            "observed": p.now.observed or p.now.reason,
+            "limit then": (p.before.limit if p.before else "") or "-",
+            "limit now": p.now.limit or "-",
+        }
+        for p in found.pairs
+    ]
+    console.show_table(rows, f"Run {found.run}, judged again{mark}")
+    changed = sum(p.changed for p in found.pairs)
+    console.say(
+        f"{found.outcome.value}: {changed} of {len(found.pairs)} verdicts differ; the run's own stay in the ledger"
+    )
 
 
 def audit(found: Audit, *, as_json: bool) -> None:

@@ -7,13 +7,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from infra.errors import BadSpec
-from infra.model.spec import Strict, describe_errors
+from infra.model.spec import MigrationSpec, RevalidationSpec, Strict, describe_errors
 
 Spec = TypeVar("Spec", bound=Strict)
 
 
 def load(path: str, model: type[Spec]) -> Spec:
     """YAML or JSON from a file ("-": standard input) as `model`. Raises BadSpec."""
+    return parse(_read(path), model, path)
+
+
+def load_any(path: str) -> MigrationSpec | RevalidationSpec:
+    """A migration's spec, or a revalidation's, which alone has `pools`. Raises BadSpec."""
+    raw = _read(path)
+    if isinstance(raw, dict) and "pools" in raw:
+        return parse(raw, RevalidationSpec, path)
+    return parse(raw, MigrationSpec, path)
+
+
+def _read(path: str) -> object:
     import yaml
 
     try:
@@ -21,10 +33,9 @@ def load(path: str, model: type[Spec]) -> Spec:
     except (OSError, UnicodeDecodeError) as cause:
         raise BadSpec(f"spec {path}", f"cannot be read: {cause}", remedy="start from infra/examples/") from cause
     try:
-        raw = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError as cause:
         raise BadSpec(f"spec {path}", f"is no YAML: {' '.join(str(cause).split())}") from cause
-    return parse(raw, model, path)
 
 
 def parse(raw: object, model: type[Spec], origin: str = "spec") -> Spec:

@@ -1,0 +1,273 @@
+"""Judge a run's saved output again: under another spec's limits, today's figures and today's readers.
+
+The verdicts of the run stay as they are; the new ones are appended beside them, as entries of kind `rejudged`, which
+no gate and no "failing since" ever reads.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from infra.clock import SystemClock, rfc3339
+from infra.errors import BadSpec, NotFound
+from infra.fabrics import fabric_of
+from infra.kube import records
+from infra.ledger import Entry, Kept, Ledger
+from infra.ledger.chain import digest
+from infra.model.evidence import Evidence
+from infra.model.measurement import Steps
+from infra.model.spec import MigrationSpec, RevalidationSpec
+from infra.model.verdict import Outcome, Verdict, worst
+from infra.probes import catalogue
+from infra.probes.catalogue import Probe
+from infra.probes.readers.detect import read
+from tasks import heads, ledgers
+from tasks.identity import pool_identity
+from tasks.rules import bandwidth, compare, gate, hardware
+from tasks.rules.hardware import ClientIo
+from tasks.rules.probe_verdict import (
+    Setting,
+    answer_devices,
+    answer_proof,
+    answer_steps,
+    answer_storage,
+    answer_sweep,
+    client_of,
+    no_pass,
+    unmeasured,
+)
+
+Spec = MigrationSpec | RevalidationSpec
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "transport-proof": (gate.TRANSPORT,),
+    "workload-path": (gate.WORKLOAD,),
+    "bandwidth": (bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY),
+    "devices": (hardware.DEVICES,),
+    "storage": (hardware.STORAGE,),
+    "train-step": (compare.CHECK,),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One check of one piece of evidence: the verdict that the run had (None: it had none), and the new one."""
+
+    entry: int
+    measured: str
+    probe: str
+    before: Verdict | None
+    now: Verdict
+
+    @property
+    def changed(self) -> bool:
+        """Another outcome than the run had."""
+        return self.before is None or self.before.outcome is not self.now.outcome
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "entry": self.entry,
+            "measured": self.measured,
+            "probe": self.probe,
+            "check": self.now.check,
+            "changed": self.changed,
+            "before": self.before.to_dict() if self.before else None,
+            "now": self.now.to_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejudged:
+    """All of a run's evidence, judged again."""
+
+    run: str
+    spec_hash: str
+    pairs: tuple[Pair, ...]
+    simulated: bool
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of the new verdicts."""
+        return worst(p.now.outcome for p in self.pairs)
+
+    @property
+    def exit_code(self) -> int:
+        """0 pass, 3 fail, 4 unmeasured."""
+        return {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[self.outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "run": self.run,
+            "outcome": self.outcome.value,
+            "exit_code": self.exit_code,
+            "spec_hash": self.spec_hash,
+            "simulated": self.simulated,
+            "verdicts": [p.to_dict() for p in self.pairs],
+        }
+
+
+def rejudge(run: str, spec: Spec) -> Rejudged:
+    """Judge the run's evidence of the spec's pools under the spec's limits, and append what comes of it.
+
+    Raises:
+        NotFound: there is no ledger, or it holds no evidence of this run.
+        BadSpec: the evidence is of other pools than the spec's.
+        Unreachable: the ledger cannot be read or written.
+
+    """
+    if not ledgers.exists():
+        raise NotFound(f"ledger {ledgers.location()}", "does not exist", remedy="set POOLSHIFT_LEDGER")
+    with Ledger.open(ledgers.location()) as ledger:
+        kept = ledger.entries(run=run, kind="evidence")
+        if not kept:
+            raise NotFound(f"run {run}", f"has no evidence in ledger {ledger.where}", remedy="set POOLSHIFT_LEDGER")
+        judged, source = _pools(spec)
+        mine = [k for k in kept if k.entry.pool in judged]
+        if not mine:
+            raise BadSpec(
+                f"spec {spec.name}",
+                f"names {', '.join(sorted(judged))}",
+                expected=f"a pool of run {run}: {', '.join(sorted({k.entry.pool for k in kept}))}",
+            )
+        before = _Baseline(ledger, [k for k in kept if k.entry.pool == source])
+        pairs = tuple(p for k in mine for p in _again(ledger, k, spec, before))
+        found = Rejudged(
+            run=run,
+            spec_hash=records.spec_hash(spec.model_dump_json()),
+            pairs=pairs,
+            simulated=any(k.entry.simulated for k in mine),
+        )
+        at = rfc3339(SystemClock().now())
+        ledger.extend((_entry(found, pair, next(k for k in mine if k.seq == pair.entry), at), None) for pair in pairs)
+        heads.remember(ledger, None, at)
+        return found
+
+
+def _pools(spec: Spec) -> tuple[set[str], str]:
+    """The pools that are judged, and the one that they are compared with, or ""."""
+    if isinstance(spec, RevalidationSpec):
+        return {pool_identity(part) for part in spec.pools}, ""
+    return {pool_identity(spec.target)}, pool_identity(spec.source)
+
+
+class _Baseline:
+    """The other side of the comparisons, read from its own raw output."""
+
+    def __init__(self, ledger: Ledger, kept: Sequence[Kept]) -> None:
+        self._ledger = ledger
+        self._kept = [(k, Evidence.from_dict(k.entry.payload)) for k in kept]
+
+    def steps(self, like: Evidence) -> Steps | None:
+        """The newest whole run of the same image and command line."""
+        found = self._newest("train-step", (like.image, like.arguments))
+        return answer_steps(read(io.BytesIO(found[1])))[0] if found else None
+
+    def clients(self) -> list[ClientIo] | None:
+        """What each client of the old pool reached."""
+        found = self._newest("storage", None)
+        return _clients(*found) if found else None
+
+    def _newest(self, probe: str, like: tuple[str, tuple[str, ...]] | None) -> tuple[Evidence, bytes] | None:
+        for kept, seen in reversed(self._kept):
+            if seen.probe != probe or not seen.complete or (like and like != (seen.image, seen.arguments)):
+                continue
+            raw, reason = _raw(self._ledger, kept, seen)
+            if not reason:
+                return seen, raw
+        return None
+
+
+def _again(ledger: Ledger, kept: Kept, spec: Spec, before: _Baseline) -> list[Pair]:
+    seen = Evidence.from_dict(kept.entry.payload)
+    raw, reason = _raw(ledger, kept, seen)
+    checks = tuple(v.check for v in seen.verdicts) or CHECKS.get(seen.probe, ())
+    wanted = [c for c in checks if c != compare.CHECK or spec.gate.max_step_ratio is not None]
+    verdicts = unmeasured(wanted, reason) if reason else _judge(seen, raw, spec, before)
+    if not seen.complete:
+        verdicts = tuple(no_pass(v, "the probe did not come to its end") for v in verdicts)
+    return [
+        Pair(entry=kept.seq, measured=seen.measured, probe=seen.probe, before=seen.verdict(v.check), now=v)
+        for v in verdicts
+    ]
+
+
+def _raw(ledger: Ledger, kept: Kept, seen: Evidence) -> tuple[bytes, str]:
+    """The raw output, or why it is no evidence. A digest that does not fit is an altered ledger."""
+    import zlib
+
+    if not seen.intact or seen.raw_digest != kept.raw_digest:
+        return b"", "the evidence was altered after it was sealed: poolshift report --verify"
+    try:
+        raw = ledger.raw(kept.raw_digest) if kept.raw_digest else None
+    except zlib.error:
+        raw = b""
+    if raw is None:
+        return b"", "its raw output is not in the ledger"
+    return raw, "" if digest(raw) == kept.raw_digest else "its raw output was altered: poolshift report --verify"
+
+
+def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[Verdict, ...]:
+    """The verdicts that this output gives today. A probe that the catalogue no longer has is unmeasured."""
+    probe = next((p for p in _probes(spec) if p.name == seen.probe), None)
+    checks = CHECKS.get(seen.probe, ())
+    if probe is None:
+        return unmeasured(checks or (seen.probe,), f"spec {spec.name} does not ask for probe {seen.probe}")
+    fabric = fabric_of(seen.machine_type)
+    gpus = seen.reading.get("gpus_per_node")
+    setting = Setting(nodes=seen.nodes, gpus=fabric.gpus if fabric else int(gpus or 0), fabric=fabric)
+    if seen.probe == "storage":
+        readings = {c: read(io.BytesIO(t)) for c, t in _outputs(seen, raw).items()}
+        return answer_storage(readings, setting, before.clients()).verdicts
+    reading = read(io.BytesIO(raw))
+    if seen.probe in (gate.TRANSPORT, gate.WORKLOAD):
+        return answer_proof(reading, replace(probe, args=seen.arguments), setting, seen.probe).verdicts
+    if seen.probe == "bandwidth":
+        return answer_sweep(reading, probe, setting, spec.gate.min_busbw_gb_s).verdicts
+    if seen.probe == "devices":
+        return answer_devices(reading, setting).verdicts
+    limit = spec.gate.max_step_ratio
+    if limit is None:
+        return ()
+    steps, _ = answer_steps(reading)
+    return (compare.judge(before.steps(seen), steps, limit=limit, confidence=spec.gate.confidence),)
+
+
+def _probes(spec: Spec) -> tuple[Probe, ...]:
+    return catalogue.all_probes(spec.validation)
+
+
+def _clients(seen: Evidence, raw: bytes) -> list[ClientIo]:
+    return [client_of(node, read(io.BytesIO(text))) for node, text in _outputs(seen, raw).items()]
+
+
+def _outputs(seen: Evidence, raw: bytes) -> dict[str, bytes]:
+    """The documents of fio back to the nodes that wrote them: kept one after another, in the order of the nodes."""
+    text, decoder = raw.decode("utf-8", "replace"), json.JSONDecoder()
+    found, place = [], text.find("{")
+    while place >= 0:
+        try:
+            _, end = decoder.raw_decode(text, place)
+        except ValueError:
+            break
+        found.append(text[place:end].encode())
+        place = text.find("{", end)
+    return dict(zip(seen.nodes, found, strict=True)) if len(found) == len(seen.nodes) else {}
+
+
+def _entry(found: Rejudged, pair: Pair, kept: Kept, at: str) -> Entry:
+    return Entry(
+        at=at,
+        kind="rejudged",
+        run=found.run,
+        pool=kept.entry.pool,
+        subject=pair.now.check,
+        outcome=pair.now.outcome.value,
+        spec_hash=found.spec_hash,
+        simulated=kept.entry.simulated,
+        payload=pair.to_dict(),
+    )

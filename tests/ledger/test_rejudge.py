@@ -1,0 +1,199 @@
+"""Saved output judged again: other limits give other verdicts, beside the old ones, which stay."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows import cli
+from infra.fabrics import fabric_of
+from infra.ledger import Entry, Ledger
+from infra.ledger.store import ENTRIES, RAW
+from infra.model.evidence import Evidence
+from infra.model.spec import MigrationSpec
+from infra.probes import catalogue
+from infra.probes.catalogue import Probe
+from infra.probes.readers.detect import read
+from infra.sandbox.fabric import collective
+from infra.sandbox.fabric.generation import generation_of
+from infra.sandbox.fabric.machine import Host, machine_of
+from infra.sandbox.fabric.nccl_log import Job, Member
+from tasks import ledgers
+from tasks.identity import pool_identity
+from tasks.rules.probe_verdict import Answer, Setting, answer_proof, answer_sweep, rounds_of, sizes_of
+
+EXAMPLE = Path(__file__).parents[2] / "infra" / "examples" / "sandbox-eks.yaml"
+MACHINE, NODES = "p5en.48xlarge", ("node-0", "node-1")
+AT = Setting(nodes=NODES, gpus=8, fabric=fabric_of(MACHINE))
+
+
+def spec(**gate: Any) -> dict[str, Any]:
+    return {**yaml.safe_load(EXAMPLE.read_text()), "gate": {"max_step_ratio": None, **gate}}
+
+
+def printed(probe: Probe) -> bytes:
+    """What the two nodes of a healthy pool print."""
+    machine = machine_of(MACHINE)
+    members = [
+        Member(
+            host=Host(node=node, machine=machine, transport="efa", nics=(1.0,) * machine.fabric.nics),
+            hostname=f"probe-{i}", address=f"10.1.0.{i + 1}", ranks=8, first_rank=8 * i,
+        )
+        for i, node in enumerate(NODES)
+    ]  # fmt: skip
+    job = Job(members=members, generation=generation_of(probe.image), seed="test")
+    made = collective.sweep(
+        collective.Setting(job=job, start=datetime(2026, 11, 1, tzinfo=UTC)),
+        collective.SweepArgs(sizes=list(sizes_of(probe)), rounds=rounds_of(probe)),
+    )
+    return b"\n".join(("\n".join(line.text for line in t.lines) + "\n").encode() for t in made)
+
+
+def keep(probe: Probe, raw: bytes, answer: Answer, **changes: Any) -> None:
+    seen = Evidence(
+        **{
+            "probe": probe.name, "mode": probe.mode.value, "pool": "arn", "machine_type": MACHINE, "nodes": NODES,
+            "node_uids": ("a", "b"), "spec_hash": "s", "measured": "2026-11-01T00:00:00Z", "image": probe.image,
+            "arguments": probe.args, "complete": True, "reading": answer.record, "verdicts": answer.verdicts,
+            "raw_digest": hashlib.sha256(raw).hexdigest(), "simulated": True, **changes,
+        }
+    ).seal()  # fmt: skip
+    loaded = MigrationSpec.model_validate(spec())
+    ledgers.keep(
+        loaded.name, pool_identity(loaded.target), seen.measured,
+        verdicts=seen.verdicts, evidence=[seen], raw={seen.raw_digest: raw}, simulated=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, tuple[Probe, bytes, Answer]]:
+    validation = MigrationSpec.model_validate(spec()).validation
+    proof, sweep = catalogue.transport_proof(validation), catalogue.bandwidth(validation)
+    shown, swept = printed(proof), printed(sweep)
+    return {
+        "proof": (proof, shown, answer_proof(read(io.BytesIO(shown)), proof, AT, "transport-proof")),
+        "sweep": (sweep, swept, answer_sweep(read(io.BytesIO(swept)), sweep, AT, {})),
+    }
+
+
+@pytest.fixture
+def kept(outputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger that holds one run's proof and sweep, both passed."""
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("POOLSHIFT_LEDGER", str(tmp_path / "ledger.db"))
+    for probe, raw, answer in outputs.values():
+        keep(probe, raw, answer)
+    return tmp_path
+
+
+def rejudge(where: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    path = where / "spec.yaml"
+    path.write_text(yaml.safe_dump(given))
+    code = cli.run(["report", str(given.get("name", "demo-eks")), "--rejudge", str(path), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def outcomes(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {v["check"]: (v["before"]["outcome"], v["now"]["outcome"]) for v in found["verdicts"]}
+
+
+def test_the_same_limits_give_the_same_verdicts(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = rejudge(kept, capsys, spec())
+
+    assert code == 0
+    assert set(outcomes(found).values()) == {("pass", "pass")}
+    assert not any(v["changed"] for v in found["verdicts"])
+
+
+def test_a_higher_floor_fails_what_passed_and_both_verdicts_are_in_the_ledger(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(ledgers.location()) as ledger:
+        before = ledger.entries()
+    code, found = rejudge(kept, capsys, spec(min_busbw_gb_s={1 << 30: 900}))
+
+    assert code == 3
+    assert outcomes(found)["bandwidth-floor"] == ("pass", "fail")
+    assert outcomes(found)["transport-proof"] == ("pass", "pass")
+    with Ledger.open(ledgers.location()) as ledger:
+        after = ledger.entries()
+        assert after[: len(before)] == before, "nothing is overwritten"
+        new = [k.entry for k in after[len(before) :]]
+        assert {e.kind for e in new} == {"rejudged"}
+        assert {e.subject: e.outcome for e in new}["bandwidth-floor"] == "fail"
+        assert all(e.simulated and e.spec_hash == found["spec_hash"] for e in new)
+        assert ledger.verify() == []
+    loaded = MigrationSpec.model_validate(spec())
+    assert ledgers.since(pool_identity(loaded.target), "bandwidth-floor") == "", "the pool itself does not fail"
+
+
+def test_sizes_that_were_not_measured_are_unmeasured(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wider = spec()
+    wider["validation"]["sweep_sizes"] = [1 << 30, 16 << 30]
+    code, found = rejudge(kept, capsys, wider)
+
+    assert code == 4
+    assert outcomes(found)["bandwidth-floor"] == ("pass", "unmeasured")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        RAW.delete(),
+        RAW.update().values(data=b"nothing"),
+        ENTRIES.update().where(ENTRIES.c.kind == "evidence").values(raw_digest="0" * 64),
+    ],
+    ids=["raw output gone", "raw output changed", "raw output of another"],
+)
+def test_evidence_that_is_not_what_was_written_is_never_judged_to_pass(
+    kept: Path, capsys: pytest.CaptureFixture[str], change: Any
+) -> None:
+    with Ledger.open(ledgers.location()) as ledger, ledger._engine.begin() as connection:
+        connection.execute(change)
+    code, found = rejudge(kept, capsys, spec())
+
+    assert code == 4
+    assert {now for _, now in outcomes(found).values()} == {"unmeasured"}
+
+
+def test_output_of_a_probe_that_broke_off_may_fail_and_never_passes(
+    kept: Path, outputs: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe, raw, answer = outputs["sweep"]
+    keep(probe, raw, answer, complete=False)
+    code, found = rejudge(kept, capsys, spec())
+
+    assert code == 4
+    assert [v["now"]["outcome"] for v in found["verdicts"]][-3:] == ["unmeasured"] * 3
+
+
+def test_a_spec_of_other_pools_and_a_run_without_evidence_are_told_apart(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = spec()
+    other["target"]["name"] = "elsewhere"
+    assert rejudge(kept, capsys, other)[0] == 2
+    code, found = rejudge(kept, capsys, {**spec(), "name": "unknown"})
+    assert (code, found["error"]) == (1, "NotFound")
+
+
+def test_a_revalidation_spec_judges_its_own_pools(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = spec()["target"]
+    pool = {key: target[key] for key in ("kind", "region", "cluster", "name")}
+    given = {"name": "demo-eks", "pools": [pool], "validation": spec()["validation"]}
+
+    assert rejudge(kept, capsys, given)[0] == 0
+
+
+def test_entries_of_other_kinds_are_left_alone(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger.open(ledgers.location()) as ledger:
+        ledger.append(Entry(at="", kind="approval", run="demo-eks", pool="p", subject="migrate"))
+
+    assert rejudge(kept, capsys, spec())[0] == 0
