@@ -4,48 +4,79 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from infra.errors import Unreachable
+from infra.errors import Conflict, Forbidden, Unreachable
 from infra.kube.api import Kube, translate
 
 
-def run_in(kube: Kube, namespace: str, pod: str, command: tuple[str, ...], container: str | None = None) -> str:
-    """Run a command in a container and return what it printed.
+def run_in(
+    kube: Kube, namespace: str, pod: str, command: tuple[str, ...], container: str | None = None, limit: float = 3600.0
+) -> str:
+    """Run a command in a container and return what it printed, when it has ended well.
+
+    Args:
+        kube: the cluster.
+        namespace: of the pod.
+        pod: its name.
+        command: the program and its arguments; no shell.
+        container: default: the pod's first container.
+        limit: wall-clock seconds for the command to end.
 
     Raises:
-        Unreachable: the command cannot be started, or the connection broke; the cause is chained.
+        Forbidden: exec is not allowed to us.
+        Unreachable: the command cannot be started, the connection broke, or it ran past the limit.
+        Conflict: it ended with another status than 0; says what it printed.
 
     """
     from kubernetes import client as k8s
     from kubernetes.stream import stream
 
     # A client of its own: `stream` exchanges the request method of the one it is given, and others share ours.
-    api = k8s.CoreV1Api(k8s.ApiClient(kube.client.configuration))
+    # Version 4 of the protocol: every server hands it on to the kubelet as it is, also those that know version 5.
+    client = k8s.ApiClient(kube.client.configuration, "sec-websocket-protocol", "v4.channel.k8s.io")
+    api = k8s.CoreV1Api(client)
+    what, remedy = f"pod {namespace}/{pod}", f"kubectl exec -n {namespace} {pod} -- {' '.join(command)}"
     try:
-        return str(
-            stream(
-                api.connect_get_namespaced_pod_exec,
-                pod,
-                namespace,
-                command=list(command),
-                stdout=True,
-                stderr=False,
-                stdin=False,
-                tty=False,
-                **({"container": container} if container else {}),
-            )
+        running = stream(
+            api.connect_get_namespaced_pod_exec,
+            pod,
+            namespace,
+            command=list(command),
+            stdout=True,
+            stderr=True,
+            stdin=False,
+            tty=False,
+            _preload_content=False,
+            **({"container": container} if container else {}),
         )
     except k8s.ApiException as cause:
-        raise Unreachable(
-            f"pod {namespace}/{pod}",
-            f"cannot run {command[0]}: {str(cause.reason)[:200]}",
-            remedy=f"kubectl exec -n {namespace} {pod} -- {' '.join(command)}",
-        ) from cause
+        said = str(cause.reason)[:200]
+        kind = Forbidden if cause.status == 403 or "403" in said else Unreachable
+        raise kind(what, f"cannot run {command[0]}: {said}", remedy=remedy) from cause
+    try:
+        running.run_forever(timeout=limit)
+        ended = not running.is_open()
+        printed, failed = str(running.read_stdout()), str(running.read_stderr())
+        status = running.returncode if ended else None
+    except Exception as cause:  # websocket-client's own family of errors, and sockets'
+        raise Unreachable(what, f"the connection broke while {command[0]} ran: {cause}", remedy=remedy) from cause
+    finally:
+        running.close()
+        running.sock.shutdown()  # which close() leaves out where the other side closed first
+    if not ended:
+        raise Unreachable(what, f"{command[0]} has not ended after {limit:.0f} s", remedy=remedy)
+    if status is None:
+        raise Unreachable(what, f"the connection ended without saying how {command[0]} did", remedy=remedy)
+    if status != 0:
+        raise Conflict(
+            what, f"{command[0]} ended with status {status}: {(failed or printed).strip()[-200:]}", remedy=remedy
+        )
+    return printed
 
 
-def post_to(kube: Kube, namespace: str, pod: str, port: int, path: str) -> str:
-    """POST to a port of a pod and return the body. Errors as `Kube.request`."""
+def post_to(kube: Kube, namespace: str, pod: str, port: int, path: str, limit: float = 3600.0) -> str:
+    """POST to a port of a pod and return the body; `limit` in wall-clock seconds. Errors as `Kube.request`."""
     where = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/{quote(path.lstrip('/'))}"
-    response = kube.open("POST", where, accept="*/*")
+    response = kube.open("POST", where, accept="*/*", timeout=(10.0, limit))
     if response.status >= 400:
         raise translate("POST", where, response.status, response.data, response.headers.get("Retry-After"))
     return response.data.decode(errors="replace")

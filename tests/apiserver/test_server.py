@@ -65,11 +65,11 @@ def test_what_is_not_offered_says_so(url):
     pod = {"metadata": {"name": "exec-me"}, "spec": {"containers": [{"name": "a", "image": "i"}]}}
     ask(f"{url}/api/v1/namespaces/default/pods", "POST", pod)
 
-    status, _, text = ask(f"{url}/api/v1/namespaces/default/pods/exec-me/exec?command=ls", "POST")
+    status, _, text = ask(f"{url}/api/v1/namespaces/default/pods/exec-me/portforward?ports=80", "POST")
 
     body = json.loads(text)
     assert (status, body["reason"]) == (501, "NotImplemented")
-    assert body["message"] == "pods/exec is not offered by the embedded control plane"
+    assert body["message"] == "pods/portforward is not offered by the embedded control plane"
 
 
 def test_malformed_protobuf_is_400(url):

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from infra.clock import parse_time, rfc3339
+from infra.errors import Conflict, Unreachable
+from infra.kube.api import Kube
+from infra.kube.inside import run_in
 from infra.sandbox.agent.checkpoints import REQUESTED, WRITE_SECONDS, WRITTEN
 from infra.sandbox.scenario import manifests
 
@@ -38,6 +41,15 @@ def training(clusters) -> Any:
     return cluster
 
 
+def kube_of(cluster) -> Kube:
+    from kubernetes import client as k8s
+
+    configuration = k8s.Configuration()
+    configuration.host = cluster.access.url
+    client = k8s.ApiClient(configuration)
+    return Kube(client=client, server=cluster.access.url, context="", namespace="poolshift", clock=cluster.clock)
+
+
 def annotation(cluster, name: str) -> str:
     return str((cluster.get(JOB)["metadata"].get("annotations") or {}).get(name, ""))
 
@@ -64,3 +76,19 @@ def test_a_suspended_job_writes_no_checkpoint(training):
     training.wait(lambda: (training.clock.now() - begin).total_seconds() > 200)
     assert annotation(training, WRITTEN) == suspended
     assert parse_time(suspended) >= parse_time(before)
+
+
+def test_a_command_in_a_rank_writes_a_checkpoint_and_prints_its_time(training):
+    training.wait(lambda: annotation(training, WRITTEN))
+    pods = training.get("/api/v1/namespaces/train/pods")["items"]
+    rank = next(p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith("pretrain"))
+    asked, kube = training.clock.now(), kube_of(training)
+
+    printed = run_in(kube, "train", rank, ("checkpoint",))
+
+    assert (parse_time(printed.strip()) - asked).total_seconds() >= WRITE_SECONDS - 1
+    assert annotation(training, WRITTEN) == printed.strip()
+    with pytest.raises(Conflict, match="ended with status 127"):
+        run_in(kube, "train", rank, ("save-now",))
+    with pytest.raises(Unreachable, match="cannot run checkpoint"):
+        run_in(kube, "train", "nobody", ("checkpoint",))

@@ -2,7 +2,8 @@
 
 A Job with annotation `sandbox.poolshift.dev/checkpoint-seconds` reports the time of its newest checkpoint in
 `poolshift.dev/checkpointed-at`, every so many seconds while all its pods run. A new value in
-`poolshift.dev/checkpoint-requested` makes it write one at once, which takes a while.
+`poolshift.dev/checkpoint-requested`, or the command `checkpoint` in one of its pods, makes it write one at once, which
+takes a while.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Trainer:
     def __init__(self, agent: Agent, job: Object) -> None:
         self.agent, self.job = agent, job
         self._asked = asyncio.Event()
+        self._newest = _annotation(job, WRITTEN)
         self._answered = _annotation(job, REQUESTED) if _annotation(job, WRITTEN) else ""
         self._task: asyncio.Task[None] = agent.spawn(self._keep())
 
@@ -68,11 +70,21 @@ class Trainer:
                 await self._write()
             wait = float(_annotation(self.job, EVERY))
 
+    async def checkpoint(self) -> str:
+        """Write one now and return its time; "" when not all ranks train, before or after."""
+        if self.training:
+            await self.agent.sleep(WRITE_SECONDS)
+        if not self.training:
+            return ""
+        await self._write()
+        return self._newest
+
     async def _write(self) -> None:
         request = _annotation(self.job, REQUESTED)
         meta = self.job["metadata"]
         path = f"/apis/batch/v1/namespaces/{meta['namespace']}/jobs/{meta['name']}"
-        body = {"metadata": {"uid": meta["uid"], "annotations": {WRITTEN: rfc3339(self.agent.clock.now())}}}
+        self._newest = rfc3339(self.agent.clock.now())
+        body = {"metadata": {"uid": meta["uid"], "annotations": {WRITTEN: self._newest}}}
         try:
             await self.agent.api.patch(path, body)
         except Answer as answer:

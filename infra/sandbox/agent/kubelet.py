@@ -1,9 +1,10 @@
-"""The port of a kubelet: container logs over TLS on loopback, for all simulated nodes at once."""
+"""The port of a kubelet: container logs and exec over TLS on loopback, for all simulated nodes at once."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,14 +16,17 @@ from infra.clock import Clock, parse_time
 from infra.sandbox.agent.logs import Log, LogBook, Request
 from infra.sandbox.agent.status import ADDRESS
 
+STDOUT, STDERR, ERROR = 1, 2, 3  # channels of an exec stream: the first byte of each message
+Command = Callable[[str, str, list[str]], Awaitable[tuple[int, str]]]
+"""Runs a command in a pod (namespace, name): its exit status, and what it printed."""
 FOLLOW_SECONDS = 0.1  # wall-clock, between two looks at a log that is followed
 
 
 class Kubelet:
-    """Serves GET /containerLogs/{namespace}/{pod}/{container}, as the API server asks for it."""
+    """Serves GET /containerLogs/… and /exec/{namespace}/{pod}/{container}, as the API server asks for them."""
 
-    def __init__(self, book: LogBook, clock: Clock, alive: Callable[[str, str], bool]) -> None:
-        self._book, self._clock, self._alive = book, clock, alive
+    def __init__(self, book: LogBook, clock: Clock, alive: Callable[[str, str], bool], command: Command) -> None:
+        self._book, self._clock, self._alive, self._command = book, clock, alive, command
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -30,6 +34,7 @@ class Kubelet:
         """Listen on a free port."""
         app = web.Application(middlewares=[_one_request])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
@@ -61,6 +66,31 @@ class Kubelet:
             return web.Response(text=asked.show(entries))
         return await self._follow(request, log, asked, len(entries), asked.show(entries))
 
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        """Version 4 or 5 of the stream protocol over a WebSocket: stdout, then the status on the error channel."""
+        where = request.match_info
+        if not self._alive(where["namespace"], where["pod"]):
+            return web.Response(status=404, text=f'container not found ("{where["container"]}")')
+        stream = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
+        await stream.prepare(request)
+        command = request.query.getall("command", [])
+        code, printed = await self._command(where["namespace"], where["pod"], command)
+        if printed:
+            await stream.send_bytes(bytes([STDERR if code else STDOUT]) + printed.encode())
+        status: dict[str, object] = {"metadata": {}, "status": "Success"}
+        if code:
+            cause = {"reason": "ExitCode", "message": str(code)}
+            text = f"command terminated with non-zero exit code: exit status {code}"
+            status |= {
+                "status": "Failure",
+                "reason": "NonZeroExitCode",
+                "message": text,
+                "details": {"causes": [cause]},
+            }
+        await stream.send_bytes(bytes([ERROR]) + json.dumps(status).encode())
+        await stream.close()
+        return stream
+
     async def _follow(
         self, request: web.Request, log: Log, asked: Request, shown: int, first: str
     ) -> web.StreamResponse:
@@ -90,7 +120,8 @@ async def _one_request(
 ) -> web.StreamResponse:
     """No kept connections: a TLS connection that is idle at the end is never closed properly."""
     response = await handler(request)
-    response.force_close()
+    if not isinstance(response, web.WebSocketResponse):
+        response.force_close()
     return response
 
 

@@ -13,13 +13,19 @@ SUBRESOURCES: dict[tuple[str, str, str], Object] = {
     ("", "pods", "eviction"): {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]},
     ("", "pods", "binding"): {"kind": "Binding", "verbs": ["create"]},
     ("", "pods", "log"): {"kind": "Pod", "verbs": ["get"]},
+    ("", "pods", "exec"): {"kind": "PodExecOptions", "verbs": ["create", "get"]},
+    ("", "pods", "proxy"): {"kind": "PodProxyOptions", "verbs": ["create", "delete", "get", "patch", "update"]},
     ("", "serviceaccounts", "token"): {
         "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest", "verbs": ["create"]},
     ("", "namespaces", "finalize"): {"kind": "Namespace", "verbs": ["update"]},
 }  # fmt: skip
 SCALE: Object = {"group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get", "patch", "update"]}
-NOT_OFFERED = frozenset({"attach", "exec", "portforward", "proxy", "resize"})
-"""Subresources of the real server that the embedded one answers with 501, and does not announce."""
+
+
+def not_offered(kind: Kind) -> frozenset[str]:
+    """Subresources of the real server that the embedded one answers with 501, and does not announce."""
+    without = {"attach", "portforward", "resize"} | (set() if kind.plural == "pods" else {"proxy"})
+    return kind.subresources & without
 
 
 def version() -> Object:
@@ -63,7 +69,7 @@ def resource_list(registry: Registry, group_name: str, api_version: str) -> Obje
     for kind in registry:
         if (kind.group, kind.version) == (group_name, api_version):
             resources.append(_resource(kind))
-            resources.extend(_subresource(kind, name) for name in sorted(kind.subresources - NOT_OFFERED))
+            resources.extend(_subresource(kind, name) for name in sorted(kind.subresources - not_offered(kind)))
     if not resources:
         return None
     version_name = f"{group_name}/{api_version}" if group_name else api_version
@@ -130,7 +136,7 @@ def _aggregated(registry: Registry, group_name: str, api_version: str) -> list[O
             row["shortNames"] = list(kind.short_names)
         if kind.categories:
             row["categories"] = list(kind.categories)
-        subresources = [_aggregated_sub(kind, name) for name in sorted(kind.subresources - NOT_OFFERED)]
+        subresources = [_aggregated_sub(kind, name) for name in sorted(kind.subresources - not_offered(kind))]
         if subresources:
             row["subresources"] = subresources
         rows.append(row)

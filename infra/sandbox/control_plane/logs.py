@@ -35,13 +35,13 @@ class Logs:
     async def open(self, call: Call) -> AsyncIterator[bytes] | None:
         """The log of one container, None when there is none yet. 400 on a wrong container, 500 without a kubelet."""
         pod = self._store.require(POD, call.namespace, call.name)
-        container = _container(pod, call.query.get("container", ""))
+        container = container_of(pod, call.query.get("container", ""))
         node = self._store.get(NODE, None, pod["spec"].get("nodeName", ""))
         if not pod["spec"].get("nodeName"):
             return None
         if node is None:
             raise errors.not_found("", "nodes", pod["spec"]["nodeName"])
-        url = f"{_kubelet(node)}/containerLogs/{call.namespace}/{call.name}/{container}"
+        url = f"{kubelet_of(node)}/containerLogs/{call.namespace}/{call.name}/{container}"
         params = {key: call.query[key] for key in PASSED_ON if key in call.query}
         try:
             response = await self._client().get(url, params=params)
@@ -75,8 +75,8 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         response.release()
 
 
-def _container(pod: Object, asked: str) -> str:
-    """The container whose log is wanted. 400 if it must be named or does not exist."""
+def container_of(pod: Object, asked: str) -> str:
+    """The container that is meant. 400 if it must be named or does not exist."""
     spec, name = pod["spec"], pod["metadata"]["name"]
     names = [each["name"] for each in spec.get("containers", ())]
     if not asked:
@@ -96,7 +96,8 @@ def _container(pod: Object, asked: str) -> str:
     return asked
 
 
-def _kubelet(node: Object) -> str:
+def kubelet_of(node: Object) -> str:
+    """Where the kubelet of a node listens. 500 without an address."""
     status = node.get("status", {})
     addresses = {each["type"]: each["address"] for each in reversed(status.get("addresses") or ())}
     host = addresses.get("InternalIP") or addresses.get("Hostname")

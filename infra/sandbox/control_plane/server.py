@@ -19,6 +19,7 @@ from infra.sandbox.control_plane.errors import ApiError
 from infra.sandbox.control_plane.logs import Logs
 from infra.sandbox.control_plane.reads import Reads
 from infra.sandbox.control_plane.store import Store
+from infra.sandbox.control_plane.streams import Streams
 from infra.sandbox.control_plane.types import Types
 from infra.sandbox.control_plane.watch import Hub, Watcher
 from infra.sandbox.control_plane.writes import Writes
@@ -53,6 +54,7 @@ class Server:
         self.hub = Hub(store)
         self.definitions = Definitions(store, self.types)
         self.logs = Logs(store)
+        self._streams = Streams(store)
         self._dated = self._date_text = ""
         self._reads = Reads(store, self.types)
         self._writes = Writes(store, self.types)
@@ -61,6 +63,7 @@ class Server:
         """End watches and connections to kubelets."""
         self.hub.close()
         await self.logs.close()
+        await self._streams.close()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, whatever it is."""
@@ -147,6 +150,8 @@ class Server:
     # Answering
 
     async def _dispatch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        if call.kind.plural == "pods" and call.sub.partition("/")[0] == "proxy":
+            return await self._streams.proxy(request, call)
         if call.method == "HEAD":
             call.method = "GET"
         if call.method in ("POST", "PUT", "PATCH", "DELETE"):
@@ -199,7 +204,7 @@ class Server:
     async def _subresource(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         if call.sub in ("ephemeralcontainers", "resize") and call.method in ("POST", "DELETE"):
             raise errors.method_not_allowed()
-        if call.sub in discovery.NOT_OFFERED and call.sub in call.kind.subresources:
+        if call.sub in discovery.not_offered(call.kind):
             raise errors.not_offered(f"{call.kind.plural}/{call.sub}")
         if call.sub.partition("/")[0] not in call.kind.subresources:
             raise errors.no_such_path()
@@ -213,6 +218,8 @@ class Server:
             return self._answer(subresources.evict(self.store, call), call, 201)
         elif key == ("pods", "binding", "POST"):
             return self._answer(subresources.bind(self.store, call, call.name), call, 201)
+        elif key in (("pods", "exec", "GET"), ("pods", "exec", "POST")):
+            return await self._streams.exec(request, call)
         elif key == ("pods", "log", "GET"):
             return await self._log(request, call)
         elif key == ("namespaces", "finalize", "PUT"):
