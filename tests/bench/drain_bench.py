@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
@@ -24,16 +27,17 @@ from urllib.parse import urlsplit
 
 from infra.kube.api import connect
 from infra.model.spec import Cluster
-from tasks.drain import DrainOptions, drain_nodes
+from tasks.drain import DrainOptions, DrainReport, drain_nodes
+from tests.bench.drain_server import OWNERS, Size
 
 WRITERS = 16
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def cluster(nodes: int, pods: int, budgets: int = 0) -> Iterator[tuple[str, str]]:
+def cluster(size: Size) -> Iterator[tuple[str, str]]:
     """(URL, kubeconfig) of a fresh cluster with a full old pool and an empty new one."""
-    command = [sys.executable, "-m", "tests.bench.drain_server", str(nodes), str(pods), str(budgets)]
+    command = [sys.executable, "-m", "tests.bench.drain_server", json.dumps(asdict(size))]
     with (
         TemporaryDirectory() as folder,
         subprocess.Popen(
@@ -59,7 +63,7 @@ def names(nodes: int) -> list[str]:
 
 def limit(nodes: int, pods: int) -> float:
     """Seconds for the evictions alone: sixteen writers that watch nothing."""
-    with cluster(nodes, pods) as (url, _):
+    with cluster(Size(nodes=nodes, pods=pods)) as (url, _):
         server = urlsplit(url)
         lister = http.client.HTTPConnection(str(server.hostname), server.port)
         lister.request("GET", "/api/v1/pods")
@@ -90,21 +94,52 @@ def limit(nodes: int, pods: int) -> float:
         return time.perf_counter() - began
 
 
-def ours(nodes: int, pods: int, budgets: int = 0) -> tuple[float, float, float]:
+def drain(kubeconfig: str, nodes: int, rate: float = 5000.0) -> tuple[float, DrainReport]:
+    """Seconds and report of our drain of the old pool."""
+    kube = connect(Cluster(kubeconfig=kubeconfig))
+    began = time.perf_counter()
+    report = drain_nodes(kube, names(nodes), DrainOptions(evictions_per_second=rate))
+    took = time.perf_counter() - began
+    if report.exit_code:
+        raise SystemExit(f"the drain failed: {report.to_json()}")
+    return took, report
+
+
+def ours(size: Size) -> tuple[float, float, float]:
     """(seconds, requests per pod, part of the evictions that was refused)."""
-    with cluster(nodes, pods, budgets) as (_, kubeconfig):
-        kube = connect(Cluster(kubeconfig=kubeconfig))
-        began = time.perf_counter()
-        report = drain_nodes(kube, names(nodes), DrainOptions(evictions_per_second=5000))
-        took = time.perf_counter() - began
-        if report.exit_code:
-            raise SystemExit(f"the drain failed: {report.to_json()}")
+    with cluster(size) as (_, kubeconfig):
+        took, report = drain(kubeconfig, size.nodes)
         return took, report.requests / report.leaving, report.tally.refused / max(1, report.tally.sent)
+
+
+def best_possible(size: Size, rate: float) -> float:
+    """Seconds that no order of evictions can beat.
+
+    A budget of k disruptions over n pods lets k go at once, and each further one only when a replacement is Ready: the
+    last leaves after (ceil(n / k) - 1) replacements one after another. And n evictions take n / rate seconds.
+    """
+    each = size.pods // OWNERS
+    chains = [(math.ceil(each / int(allowed)) - 1) * size.ready_after for allowed in size.budgets]
+    return max(*chains, each * OWNERS / rate)
+
+
+def tight() -> None:
+    """Budgets of 1 to 10 of 20 pods, replacements that take a second, and a rate at which waste would show."""
+    size = Size(nodes=20, pods=400, budgets=(1, 2, 5, 10), ready_after=1.0)
+    rate = 40.0
+    bound = best_possible(size, rate)
+    with cluster(size) as (_, kubeconfig):
+        took, report = drain(kubeconfig, size.nodes, rate)
+    print(
+        f"tight budgets, {size.pods} pods whose replacements take {size.ready_after:.0f} s, {rate:.0f} evictions a "
+        f"second: {took / bound:.2f} times the best possible order's {bound:.1f} s (reach 1.2), "
+        f"{report.tally.refused} of {report.tally.sent} refused"
+    )
 
 
 def kubectl(nodes: int, pods: int, side_by_side: int = 1) -> float:
     """Seconds of `kubectl drain` over all nodes, in one process or in several."""
-    with cluster(nodes, pods) as (_, kubeconfig):
+    with cluster(Size(nodes=nodes, pods=pods)) as (_, kubeconfig):
         began = time.perf_counter()
         every = names(nodes)
         parts: Sequence[list[str]] = [every[i::side_by_side] for i in range(side_by_side)]
@@ -122,22 +157,49 @@ def kubectl(nodes: int, pods: int, side_by_side: int = 1) -> float:
         return time.perf_counter() - began
 
 
+def memory() -> None:
+    """Peak memory of a drain of 200 pods in a cluster that holds 1,000, 10,000 and 100,000 others."""
+    peaks = {}
+    for others in (1_000, 10_000, 100_000):
+        with cluster(Size(nodes=10, pods=200, bystanders=others)) as (_, kubeconfig):
+            call = f"from tests.bench.drain_bench import drain; drain({kubeconfig!r}, 10)"
+            peaks[others] = peak_of([sys.executable, "-c", call])[1]
+    small, large = peaks[1_000], peaks[100_000]
+    print(
+        f"memory of a drain among 1,000, 10,000 and 100,000 pods: {', '.join(f'{p:.0f} MB' for p in peaks.values())}: "
+        f"{(large - small) * 1e6 / 99_000:.0f} bytes a pod (reach 2,000)"
+    )
+
+
+def peak_of(command: Sequence[str]) -> tuple[float, float]:
+    """(seconds of processor time, peak resident memory in MB) of a child."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode not in (0, 3):
+        raise SystemExit(f"{command[:4]} ended with {child.returncode}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
+
+
 def main(nodes: int = 200, pods: int = 4000) -> None:
     """Print the ratios."""
     per_node = pods // nodes
     floor = limit(nodes, pods)
-    took, requests, _ = ours(nodes, pods)
+    took, requests, _ = ours(Size(nodes=nodes, pods=pods))
     one = kubectl(4, 4 * per_node) / 4 * nodes
     sixteen = kubectl(16, 16 * per_node, 16) / 16 * nodes
-    tight, tight_requests, refused = ours(max(1, nodes // 5), pods // 5, 20)
+    half = Size(nodes=max(1, nodes // 5), pods=pods // 5, budgets=("50%",))
+    closed, closed_requests, refused = ours(half)
     print(f"drain of {nodes} nodes, {pods} pods, free budgets: {took:.1f} s, {requests:.2f} requests a pod (reach 1.3)")
     print(f"  one kubectl drain: {one / took:.0f} times as long (reach 100)")
     print(f"  sixteen kubectl drains side by side: {sixteen / took:.1f} times as long (reach 5)")
     print(f"  evictions alone: {took / floor:.2f} times the limit (reach 1.5)")
     print(
-        f"drain of {nodes // 5} nodes, {pods // 5} pods, 20 budgets of 50 %: {tight:.1f} s, "
-        f"{tight_requests:.2f} requests a pod, {100 * refused:.1f} % of evictions refused (reach 1 %)"
+        f"drain of {half.nodes} nodes, {half.pods} pods, 20 budgets of 50 %: {closed:.1f} s, "
+        f"{closed_requests:.2f} requests a pod, {100 * refused:.1f} % of evictions refused (reach 1 %)"
     )
+    tight()
+    memory()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """A cluster to drain, in a process of its own: an old pool full of Deployments and an empty new one.
 
-    python -m tests.bench.drain_server NODES PODS BUDGETS   prints "ready URL", serves until its input ends
+    python -m tests.bench.drain_server '{"nodes": 40, "pods": 800}'   prints "ready URL", serves until its input ends
 
-The kubelet is the plainest there can be (grace 0, ready at once), so what is measured is the drain.
+The kubelet is the plainest there can be (grace 0, ready after a fixed time), so what is measured is the drain.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,44 +23,63 @@ NODE = by_plural("", "v1", "nodes")
 POD = by_plural("", "v1", "pods")
 DEPLOYMENT = by_plural("apps", "v1", "deployments")
 BUDGET = by_plural("policy", "v1", "poddisruptionbudgets")
+OWNERS = 20
+BYSTANDERS = "kube-system"
 Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """`budgets`: maxUnavailable of the Deployments, in turn; none: no budgets. `ready_after`: seconds until a pod is
+    Ready. `bystanders`: Pending pods without an owner on nodes of their own, which no one drains.
+    """
+
+    nodes: int
+    pods: int
+    budgets: tuple[int | str, ...] = ()
+    ready_after: float = 0.0
+    bystanders: int = 0
 
 
 class Kubelet:
     """Runs what is bound and removes what is told to end, in the server's own loop."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, ready_after: float) -> None:
+        self.store, self.ready_after = store, ready_after
         self.loop = asyncio.get_running_loop()
         store.subscribe(self.see)
 
     def see(self, event: str, kind: Any, obj: Raw, old: Raw | None) -> None:
+        meta = obj["metadata"]
         if kind.key != POD.key or event == "DELETED" or not obj["spec"].get("nodeName"):
             return
-        meta = obj["metadata"]
+        if meta["namespace"] == BYSTANDERS:
+            return
         if "deletionTimestamp" in meta:
             self.loop.call_soon(self.end, meta["namespace"], meta["name"], meta["uid"])
         elif (obj.get("status") or {}).get("phase", "Pending") == "Pending":
-            self.loop.call_soon(self.run, meta["namespace"], meta["name"])
+            self.loop.call_later(self.ready_after, self.run, meta["namespace"], meta["name"])
 
     def end(self, namespace: str, name: str, uid: str) -> None:
         self.store.delete(POD, namespace, name, uid=uid, grace=0)
 
     def run(self, namespace: str, name: str) -> None:
         pod = self.store.get(POD, namespace, name)
-        if pod is not None and pod["spec"].get("nodeName"):
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
-            conditions = [*(pod["status"].get("conditions") or ()), ready]
+        if pod is not None and pod["spec"].get("nodeName") and pod["status"].get("phase") != "Running":
+            conditions = [*(pod["status"].get("conditions") or ()), ready_condition()]
             self.store.replace_status(POD, {**pod, "status": {"phase": "Running", "conditions": conditions}})
 
 
-def fill(store: Store, nodes: int, pods: int, budgets: int) -> None:
+def ready_condition() -> Raw:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": "Ready", "status": "True", "lastTransitionTime": now}
+
+
+def fill(store: Store, size: Size) -> None:
     amounts = {"cpu": "96", "memory": "512Gi", "pods": "110"}
-    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
+    ready = {**ready_condition(), "lastHeartbeatTime": ready_condition()["lastTransitionTime"]}
     for pool in ("old", "new"):
-        for i in range(nodes):
+        for i in range(size.nodes):
             name = f"{pool}-{i:03d}"
             labels = {"pool": pool, "kubernetes.io/hostname": name}
             store.create(
@@ -74,30 +96,34 @@ def fill(store: Store, nodes: int, pods: int, budgets: int) -> None:
             store.replace_status(
                 NODE, {**node, "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
             )
-    owners = max(20, budgets)
-    for i in range(owners):
+    for i in range(OWNERS):
         labels = {"app": f"app-{i}"}
         container = {"name": "c", "image": "registry.example/i:1", "resources": {"requests": {"cpu": "1"}}}
         template = {
             "metadata": {"labels": labels},
             "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
         }
-        spec = {"replicas": pods // owners, "selector": {"matchLabels": labels}, "template": template}
+        spec = {"replicas": size.pods // OWNERS, "selector": {"matchLabels": labels}, "template": template}
         store.create(DEPLOYMENT, {"metadata": {"name": f"app-{i}", "namespace": "default"}, "spec": spec})
-        if i < budgets:
-            spec = {"maxUnavailable": "50%", "selector": {"matchLabels": labels}}
-            store.create(BUDGET, {"metadata": {"name": f"app-{i}", "namespace": "default"}, "spec": spec})
+    for i, allowed in zip(range(OWNERS), itertools.cycle(size.budgets), strict=False):
+        spec = {"maxUnavailable": allowed, "selector": {"matchLabels": {"app": f"app-{i}"}}}
+        store.create(BUDGET, {"metadata": {"name": f"app-{i}", "namespace": "default"}, "spec": spec})
+    for i in range(size.bystanders):
+        meta = {"name": f"other-{i:06d}", "namespace": BYSTANDERS, "labels": {"app": f"other-{i % 2000}"}}
+        container = {"name": "c", "image": "registry.example/i:1"}
+        spec = {"nodeName": f"other-{i % (1 + size.bystanders // 20):04d}", "containers": [container]}
+        store.create(POD, {"metadata": meta, "spec": spec})
 
 
-async def main(nodes: int, pods: int, budgets: int) -> None:
+async def main(size: Size) -> None:
     plane = ControlPlane()
     url = await plane.start()
-    Kubelet(plane.store)
-    fill(plane.store, nodes, pods, budgets)
-    wanted = pods // max(20, budgets) * max(20, budgets)
+    Kubelet(plane.store, size.ready_after)
+    fill(plane.store, size)
+    wanted = size.pods // OWNERS * OWNERS
     while True:
         await asyncio.sleep(0.1)
-        found = plane.store.list(POD)
+        found = plane.store.list(POD, "default")
         budgets_ok = all(b.get("status", {}).get("disruptionsAllowed") for b in plane.store.list(BUDGET))
         if len(found) >= wanted and budgets_ok and all(p["status"].get("phase") == "Running" for p in found):
             break
@@ -112,4 +138,4 @@ async def main(nodes: int, pods: int, budgets: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*(int(word) for word in sys.argv[1:4])))
+    asyncio.run(main(Size(**json.loads(sys.argv[1]))))

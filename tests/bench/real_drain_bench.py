@@ -1,10 +1,11 @@
-"""The drain on a real control plane: against kubectl drain and a reference loop that knows the budgets.
+"""The drain on a real control plane: against kubectl drain, Karpenter and a reference loop that knows the budgets.
 
     python -m tests.bench.real_drain_bench [NODES] [PODS]
 
-Needs the binaries (`make control-plane`). One control plane serves all parties in turn: the pods go from one pool to
-the other and back, 20 Deployments under budgets of 50 %, then without budgets. Control plane, node agent and the party
-share the machine, so ratios within one run say something, and seconds only what this machine was doing.
+Needs the binaries (`make control-plane`); Karpenter takes part when it is built. One control plane serves all
+parties in turn: the pods go from one pool to the other and back, 20 Deployments without budgets, then with 50 %.
+Control plane, node agent and the party share the machine, so ratios within one run say something, and seconds only what
+this machine was doing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from urllib.parse import urlsplit
 
 from infra.clock import SystemClock
 from infra.kube.api import Kube, connect
+from infra.kube.view import View
 from infra.model.spec import Cluster
 from infra.sandbox import real
 from infra.sandbox.access import Access, Api
@@ -34,6 +36,7 @@ from infra.sandbox.agent import Agent
 from infra.sandbox.nodes import add_node
 from infra.sandbox.run import LoopThread
 from tasks.drain import DrainOptions, drain_nodes
+from tests.bench import karpenter_peer
 
 DEPLOYMENTS = 20
 WRITERS = 16
@@ -52,6 +55,7 @@ class Bench:
     nodes: int
     pods: int
     full: str = "a"
+    more: dict[str, list[str]] = field(default_factory=dict)  # pools whose nodes somebody else has named
 
     @property
     def empty(self) -> str:
@@ -60,7 +64,7 @@ class Bench:
 
     def names(self, pool: str) -> list[str]:
         """A pool's nodes."""
-        return [f"{pool}-{number:03d}" for number in range(self.nodes)]
+        return self.more.get(pool) or [f"{pool}-{number:03d}" for number in range(self.nodes)]
 
     def settle(self) -> None:
         """Wait until every Deployment has all its pods, and every budget has counted them."""
@@ -286,22 +290,60 @@ def reference(bench: Bench) -> tuple[float, float]:
     return took, loop.refused / max(1, loop.sent)
 
 
+def karpenter(bench: Bench) -> tuple[float, float]:
+    """(seconds, share of the evictions that was refused): its NodePool is deleted while it holds all pods."""
+    with karpenter_peer.running(bench.api, bench.kubeconfig) as peer:
+        bench.more["k"] = peer.add_nodes(bench.nodes, {LABEL: "k"})
+        home = bench.full
+        bench.cordon(bench.names(bench.empty), True)
+        Loop(bench=bench).run()
+        bench.full = "k"
+        bench.cordon(bench.names(home), False)
+        bench.settle()
+        names = bench.more.pop("k")
+        with View(bench.kube) as view:
+            began = time.perf_counter()
+            peer.delete_pool()
+            while any(view.on_node.get(name) for name in names):
+                view.pump(0.2)
+            took = time.perf_counter() - began
+        refused = peer.refused()
+        bench.full = home
+        peer.await_gone()
+    return took, refused
+
+
 def main(nodes: int = 40, pods: int = 800) -> None:
     """Print the ratios."""
+    absent = karpenter_peer.missing()
+    if absent:
+        print(f"without Karpenter: {absent}")
     with cluster(nodes, pods) as bench:
         print(f"real control plane, {nodes} nodes, {pods} pods, {DEPLOYMENTS} Deployments")
         free, free_requests, _ = ours(bench)
         plain, _ = reference(bench)
+        peer_free = None if absent else karpenter(bench)
         print(f"no budgets: {free:.1f} s, {free_requests:.2f} requests a pod")
-        print(f"  the reference loop: {free / plain:.2f} times its time (reach 1.2)")
+        print(f"  the reference loop: {free / plain:.2f} times its {plain:.1f} s (reach 1.2)")
+        if peer_free:
+            print(f"  Karpenter: {free / peer_free[0]:.2f} times its {peer_free[0]:.1f} s (reach 1.2)")
         budgets(bench, True)
         tight, requests, refused = ours(bench)
         loop, loop_refused = reference(bench)
+        peer_tight = None if absent else karpenter(bench)
         slow = kubectl(bench)
         print(
             f"budgets of 50 %: {tight:.1f} s, {requests:.2f} requests a pod, {100 * refused:.1f} % refused (reach 1 %)"
         )
-        print(f"  the reference loop: {tight / loop:.2f} times its time (reach 1); refused: {100 * loop_refused:.1f} %")
+        print(
+            f"  the reference loop: {tight / loop:.2f} times its {loop:.1f} s (reach 1); "
+            f"refused: {100 * loop_refused:.1f} %"
+        )
+        if peer_tight:
+            print(
+                f"  Karpenter: {peer_tight[0] / tight:.1f} times as long (reach 1.8): {peer_tight[0]:.1f} s; "
+                f"refused: {100 * peer_tight[1]:.0f} %"
+            )
         print(f"  one kubectl drain: {slow / tight:.1f} times as long (reach 8)")
 
 
