@@ -6,11 +6,11 @@ from typing import Any
 
 from infra.errors import NotFound, Refused
 from infra.kube import api, read, records
-from infra.model.pools import PoolState
+from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
 from infra.model.spec import Cluster, MigrationSpec
-from infra.model.verdict import Level
-from tasks import drain, fence, gangs, planning, pools
+from infra.model.verdict import Finding, Level
+from tasks import drain, fence, gangs, opening, planning, pools
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
@@ -52,15 +52,17 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     if restored:
         done.append(f"restored {plural(len(restored), 'node')}: {and_more(sorted(restored), 5)}")
     done += _clouds(run, record)
+    stays = ""
     if remove_target:
         done += _remove_target(run)
+    elif Step.MIGRATE in record.steps:
+        closed, stays = _close_target(run)
+        done += closed
     ended = _ended(record)
     records.remove(run.kube, run.name)
     for line in done:
         run.say(line)
-    summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back"
-    if Step.MIGRATE in record.steps and not remove_target:
-        summary += f"; work that had moved stays on {pool_words(run.spec.target)}"
+    summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back{stays}"
     return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}
 
 
@@ -95,6 +97,34 @@ def _clouds(run: Run, record: records.RunRecord) -> list[str]:
     return done
 
 
+def _close_target(run: Run) -> tuple[list[str], str]:
+    """Fence a target that had been opened off from new pods; says what was done, and which work stays on it.
+
+    What runs there is left to run: a rollback moves no work. It would keep a later run from measuring the pool.
+    """
+    pool = run.target_pool()
+    if pool is None or pool.ours != run.name:
+        return [], ""
+    nodes, blocks = _occupied(run, pool)
+    opening.close_nodes(run.kube, nodes, run.name)
+    what = pool_words(run.spec.target)
+    stays = f"; {plural(len(blocks), 'pod')} stay on {what}, back with: {_emptying(pool)}" if blocks else ""
+    return [f"{what} fenced off from new pods: {plural(len(nodes), 'node')}"], stays
+
+
+def _occupied(run: Run, pool: Pool) -> tuple[list[str], list[Finding]]:
+    """The pool's nodes, and what keeps them from being empty."""
+    snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
+    nodes = planning.nodes_of(snapshot, pool)
+    found = drain.verify_empty(run.kube, {n.name: n.uid for n in nodes})
+    return [n.name for n in nodes], [f for f in found if f.level is Level.BLOCK]
+
+
+def _emptying(pool: Pool) -> str:
+    labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
+    return f"poolshift drain --selector {labels}"
+
+
 def _remove_target(run: Run) -> list[str]:
     pool = run.target_pool()
     if pool is None:
@@ -102,16 +132,13 @@ def _remove_target(run: Run) -> list[str]:
     what = pool_words(run.spec.target)
     if pool.ours != run.name:
         raise Refused(what, f"belongs to {pool.ours or 'somebody else'}", expected=f"made by run {run.name}")
-    snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
-    nodes = planning.nodes_of(snapshot, pool)
-    blocks = [f for f in drain.verify_empty(run.kube, {n.name: n.uid for n in nodes}) if f.level is Level.BLOCK]
+    _, blocks = _occupied(run, pool)
     if blocks:
-        labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
         raise Refused(
             what,
             f"is not empty: {and_more([f.wording() for f in blocks], 3)}",
             expected="no pod on it",
-            remedy=f"move them: poolshift drain --selector {labels}",
+            remedy=f"move them: {_emptying(pool)}",
         )
     pools.retire(run.target, run.spec.target, run.clock, run.say)
     return [f"{what} deleted"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,11 +15,12 @@ import pytest
 
 from infra.kube import api, records
 from infra.kube.api import Kube
-from infra.model.record import PREFIX
 from infra.model.spec import Cluster
+from tests.migration.servers import prefect_server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "infra" / "examples"
+WAITING = "waiting for approval"
 RATE = "240"  # four minutes of the cluster in a second of ours
 
 
@@ -73,6 +73,24 @@ class Stage:
         """Run the migration; with a failpoint it is killed there."""
         return self.run("migrate", str(self.spec), env={"POOLSHIFT_FAILPOINT": failpoint} if failpoint else None)
 
+    def approve(self) -> None:
+        """As a person on another shell does."""
+        said = self.run("approve", self.spec.stem, "--by", "ada", "--reason", "looks right")
+        assert said.code == 0, said.err
+
+    def migrate_and_approve(self) -> Ended:
+        """Run the migration, and say yes when it asks."""
+        process = self.start("migrate", str(self.spec), "--json")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if WAITING in line:
+                self.approve()
+        out, _ = process.communicate(timeout=60)
+        return Ended(code=process.returncode, out=out, err="".join(said))
+
     def record(self) -> records.RunRecord:
         """The one run of this cluster."""
         (found,) = records.list_runs(self.kube)
@@ -87,32 +105,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prefect_url(home: Path) -> Iterator[str]:
-    """One Prefect server for the session; fresh homes cost eight seconds of database migrations each."""
-    code = (
-        "import signal, sys\n"
-        "from flows.orchestrator import start_server, stop_server\n"
-        "child, url = start_server()\n"
-        "print(url, flush=True)\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
-        "try:\n    sys.stdin.read()\n"
-        "finally:\n    stop_server(child)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "POOLSHIFT_HOME": str(home)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    url = process.stdout.readline().strip()
-    assert url.startswith("http"), f"no Prefect server: {url!r}"
-    yield url
-    process.stdin.close()
-    process.wait(timeout=30)
-    process.stdout.close()
+    """One Prefect server for the session."""
+    with prefect_server(home) as url:
+        yield url
 
 
 @pytest.fixture
@@ -152,69 +147,8 @@ def write_spec(folder: Path, cloud: str, name: str, changes: dict[str, Any]) -> 
     import yaml
 
     spec = yaml.safe_load((EXAMPLES / f"sandbox-{cloud}.yaml").read_text())
+    spec["drain"]["waves"]["settle"] = "1h"  # patience for a busy machine, at that rate; nobody waits where all is well
     spec = {**spec, "name": name, **changes}
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(spec))
     return path
-
-
-@pytest.fixture
-def end_state() -> Callable[[Kube], dict[str, Any]]:
-    """What is left at the end, without uids, times and generated names: comparable between two runs."""
-
-    def look(kube: Kube) -> dict[str, Any]:
-        nodes = list(kube.list("/api/v1/nodes"))
-        by_pool: dict[str, list[Any]] = {}
-        for node in nodes:
-            labels = node["metadata"]["labels"]
-            pool = labels.get("eks.amazonaws.com/nodegroup") or labels.get("cloud.google.com/gke-nodepool") or ""
-            by_pool.setdefault(pool, []).append(_node(node))
-        workloads = {
-            f"{kind}/{item['metadata']['namespace']}/{item['metadata']['name']}": _workload(item)
-            for kind, path in (
-                ("deployment", "/apis/apps/v1/deployments"),
-                ("statefulset", "/apis/apps/v1/statefulsets"),
-                ("daemonset", "/apis/apps/v1/daemonsets"),
-                ("job", "/apis/batch/v1/jobs"),
-                ("budget", "/apis/policy/v1/poddisruptionbudgets"),
-            )
-            for item in kube.list(path)
-        }
-        (record,) = records.list_runs(kube)
-        return {
-            "nodes": {pool: sorted(map(json.dumps, found)) for pool, found in sorted(by_pool.items())},
-            "workloads": workloads,
-            "steps": {step.value: entry.state.value for step, entry in record.steps.items()},
-            "leases": sorted(
-                lease["metadata"]["name"]
-                for lease in kube.list("/apis/coordination.k8s.io/v1/namespaces/poolshift/leases")
-            ),
-            "left over": sorted(
-                item["metadata"]["name"] for item in kube.list("/apis/batch/v1/namespaces/poolshift/jobs")
-            ),
-        }
-
-    return look
-
-
-def _node(node: dict[str, Any]) -> dict[str, Any]:
-    spec, meta = node.get("spec") or {}, node["metadata"]
-    return {
-        "unschedulable": bool(spec.get("unschedulable")),
-        "taints": sorted(f"{t['key']}:{t['effect']}" for t in spec.get("taints") or ()),
-        "ours": sorted(k for k in {**meta.get("labels", {}), **meta.get("annotations", {})} if k.startswith(PREFIX)),
-        "ready": any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"]),
-    }
-
-
-def _workload(item: dict[str, Any]) -> dict[str, Any]:
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    marks = {**(item["metadata"].get("annotations") or {}), **(item["metadata"].get("labels") or {})}
-    return {
-        "replicas": spec.get("replicas"),
-        "suspend": bool(spec.get("suspend")),
-        "ready": status.get("readyReplicas") or status.get("ready") or status.get("numberReady"),
-        "active": status.get("active"),
-        "failed": status.get("failed"),
-        "ours": sorted(k for k in marks if k.startswith(PREFIX) and "checkpoint" not in k),
-    }

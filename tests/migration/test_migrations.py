@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infra.model.record import FENCE_TAINT, PRIOR, RUN, UNPROVEN_TAINT, Step, StepState
-
-
-def pods(kube: Any) -> dict[str, str]:
-    """UIDs of the workloads' pods by namespace/name."""
-    return {
-        f"{p['metadata']['namespace']}/{p['metadata']['name']}": p["metadata"]["uid"]
-        for p in kube.list("/api/v1/pods")
-        if p["metadata"]["namespace"] not in ("kube-system", "poolshift")
-    }
-
-
-def pool_nodes(kube: Any, name: str) -> list[dict[str, Any]]:
-    return [n for n in kube.list("/api/v1/nodes") if name in n["metadata"]["labels"].values()]
-
-
-def taints(node: dict[str, Any]) -> set[str]:
-    return {t["key"] for t in node["spec"].get("taints") or ()}
+from tests.migration.looks import assert_migrated, pods, pool_nodes, taints
 
 
 def assert_refused(here: Any, before: dict[str, str], image: str) -> None:
@@ -44,27 +31,6 @@ def assert_refused(here: Any, before: dict[str, str], image: str) -> None:
     assert all(FENCE_TAINT not in taints(n) and not n["spec"].get("unschedulable") for n in old)
     assert all(UNPROVEN_TAINT in taints(n) for n in new)
     assert not list(here.kube.list("/apis/batch/v1/namespaces/poolshift/jobs"))
-
-
-def assert_migrated(here: Any, ended: Any, before: dict[str, str]) -> None:
-    """Everything moved, nothing lost, the old pool gone, the report written."""
-    assert ended.code == 0, ended.err
-    result = json.loads(ended.out)
-    assert result["simulated"] is True
-    record = here.record()
-    assert [s for s in Step if s is not Step.APPROVAL] == [s for s in Step if s in record.steps]
-    assert all(entry.state is StepState.DONE for entry in record.steps.values())
-    after = pods(here.kube)
-    assert len(after) == len(before)
-    assert not set(before.values()) & set(after.values())
-    assert pool_nodes(here.kube, "gpu-old") == []
-    for node in pool_nodes(here.kube, "gpu-rdma"):
-        assert UNPROVEN_TAINT not in taints(node)
-        assert PRIOR not in node["metadata"].get("annotations", {})
-    report = Path(result["report"])
-    assert "retired" in report.read_text()
-    assert "simulated" in report.read_text()
-    assert json.loads(report.with_name("report.json").read_text())["story"]["figures"]
 
 
 def test_a_pool_whose_plugin_never_started_is_refused_and_passes_once_it_is_mended(stage: Callable[..., Any]) -> None:
@@ -102,11 +68,22 @@ def test_a_refused_migration_is_rolled_back_without_a_trace(stage: Callable[...,
         assert not {RUN, PRIOR} & {*node["metadata"]["labels"], *node["metadata"].get("annotations", {})}
 
 
-def test_a_proven_pool_on_gke_takes_the_work_and_the_old_one_is_retired(stage: Callable[..., Any]) -> None:
-    here = stage("healthy", "gke")
-    before = pods(here.kube)
+@pytest.mark.slow
+def test_a_rollback_after_the_work_moved_opens_the_old_pool_and_closes_the_new_one(stage: Callable[..., Any]) -> None:
+    here = stage("healthy")
+    assert here.migrate(failpoint="migrate:recorded").code == -signal.SIGKILL
+    there = pods(here.kube)
 
-    assert_migrated(here, here.run("migrate", str(here.spec), "--json"), before)
+    ended = here.run("rollback", str(here.spec))
+
+    assert ended.code == 0, ended.err
+    assert f"{len(there)} pods stay on" in ended.out
+    assert "poolshift drain --selector" in ended.out
+    old, new = pool_nodes(here.kube, "gpu-old"), pool_nodes(here.kube, "gpu-rdma")
+    assert all(FENCE_TAINT not in taints(n) and not n["spec"].get("unschedulable") for n in old)
+    assert all(UNPROVEN_TAINT in taints(n) for n in new)
+    assert pods(here.kube) == there
+    assert json.loads(here.run("status", "--json").out) == []
 
 
 def test_a_plugin_that_broke_long_ago_is_named_with_the_number_of_days(
