@@ -72,8 +72,13 @@ class Run:
 
     @cached_property
     def hash(self) -> str:
-        """Binds evidence and record to this spec."""
-        return records.spec_hash(self.spec.model_dump_json())
+        """Binds evidence and record to this spec.
+
+        The record's own, where an older version of poolshift, which knew fewer fields, wrote the same spec.
+        """
+        own = _hash_of(self.spec)
+        record = records.read(self.kube, self.name)
+        return record.spec_hash if record is not None and _reads_as(record, own) else own
 
     def source_pool(self) -> Pool | None:
         """The source pool as the cloud shows it now."""
@@ -152,6 +157,21 @@ def reopen(run: Run, *steps: Step) -> None:
         entry = found.steps.get(step) if found else None
         if entry is not None and entry.state is StepState.DONE:
             _write(run, replace(entry, state=StepState.HELD))
+
+
+def _hash_of(spec: MigrationSpec) -> str:
+    return records.spec_hash(spec.model_dump_json())
+
+
+def _reads_as(record: records.RunRecord, own: str) -> bool:
+    """Is the recorded spec, with today's defaults for what it does not name, the one whose hash is `own`?"""
+    if record.spec_hash == own:
+        return True
+    try:
+        stored = MigrationSpec.model_validate(record.spec)
+    except ValueError:
+        return False
+    return _hash_of(stored) == own
 
 
 def _only_planned(record: records.RunRecord) -> bool:
