@@ -34,6 +34,7 @@ from tasks.rules.probe_verdict import (
     answer_storage,
     answer_sweep,
     no_pass,
+    sockets,
     unmeasured,
 )
 from tasks.rules.probing import State
@@ -123,31 +124,40 @@ class Session:
         gpus = self.fabric.gpus if self.fabric else self.gpus
         return cost.estimate(catalogue.all_probes(self.spec.validation), len(self.nodes), gpus)
 
-    def proof(self, probe: Probe, check: str, nodes: Sequence[Node] | None = None) -> Verdict:
-        """A transport proof; its verdict is filed under `check`."""
+    def proof(self, probe: Probe, check: str, nodes: Sequence[Node] = ()) -> Verdict:
+        """A transport proof; its verdict is filed under `check`. On all nodes, unless some are named."""
         (verdict,) = self._take(
             probe, nodes or self.nodes, (check,), lambda run, at: answer_proof(reading_of(run), probe, at, check)
         )
         return verdict
 
-    def scout(self, probe: Probe, check: str, count: int) -> Verdict | None:
-        """The proof on the first `count` nodes: a failure there is one of the pool; anything else proves nothing."""
+    def scout(self, probe: Probe, check: str) -> bool:
+        """The proof on two nodes with one GPU each. True when a rank there is on sockets: that is filed.
+
+        Anything else says nothing of the pool, and nothing is filed. Not for a fabric whose daemon wants all GPUs.
+        """
+        if self.fabric is not None and self.fabric.sidecar is not None:
+            return False
+        seen: list[tuple[int, int]] = []
+
+        def judge(run: ProbeRun, setting: Setting) -> Answer:
+            reading = reading_of(run)
+            seen.append(sockets(reading.nccl))
+            return answer_proof(reading, probe, setting, check)
+
         before = len(self.evidence), len(self.verdicts)
         attempt, self.attempt = self.attempt, f"{self.attempt}scout"
-        verdict = self.proof(probe, check, self.nodes[:count])
+        verdict = self._take(probe, self.nodes[:2], (check,), judge)[0]
         self.attempt = attempt
-        if verdict.outcome is Outcome.FAIL and not self.partly_on_fabric():
-            return verdict
+        if verdict.outcome is Outcome.FAIL and any(on for _, on in seen):
+            return True
         del self.evidence[before[0] :], self.verdicts[before[1] :]
-        return None
+        return False
 
-    def without_rdma(self) -> str:
-        """What no node of the pool offers, though its machine type has it; or ""."""
-        short = grant(self.pool, self.nodes, self.fabric).short
-        rdma = (*self.pool.rdma, *(self.fabric.rdma_resources if self.fabric else ()))
-        offered = [n for n in self.nodes if any(n.allocatable.get(name) for name in rdma)]
-        missing = [f"0 of {short[name][0]} {name}" for name in dict.fromkeys(rdma) if name in short]
-        return f"no node offers an RDMA device ({missing[0]})" if missing and not offered else ""
+    def offers_rdma(self) -> bool:
+        """Some node hands out the RDMA devices of its machine type, so that a pinned run can start at all."""
+        names = {*self.pool.rdma, *(self.fabric.rdma_resources if self.fabric else ())}
+        return not names or any(node.allocatable.get(name) for node in self.nodes for name in names)
 
     def sweep(self, probe: Probe) -> tuple[Verdict, ...]:
         """The bandwidth sweep."""

@@ -37,17 +37,8 @@ class Spending:
     def of(cls, kube: Kube, run: str, budget: float) -> Spending:
         """As the run's record says."""
         record = records.read(kube, run)
-        note = record.notes.get(NOTE) if record else None
-        known: Mapping[str, Any] = note if isinstance(note, Mapping) else {}
-        held = known.get("held")
-        return cls(
-            kube=kube,
-            run=run,
-            budget=budget,
-            spent=positive(known.get("spent")) or 0.0,
-            held={str(k): positive(v) or 0.0 for k, v in held.items()} if isinstance(held, Mapping) else {},
-            recorded=record is not None,
-        )
+        spent, held = read_note(record.notes.get(NOTE) if record else None)
+        return cls(kube=kube, run=run, budget=budget, spent=spent, held=held, recorded=record is not None)
 
     def left(self, name: str = "") -> float:
         """What may still be spent. A probe that is taken up again under its name has its share already."""
@@ -74,3 +65,11 @@ class Spending:
         if self.recorded:
             rounded = {name: round(minutes, 2) for name, minutes in sorted(self.held.items())}
             records.write_note(self.kube, self.run, NOTE, {"spent": round(self.spent, 3), "held": rounded})
+
+
+def read_note(note: object) -> tuple[float, dict[str, float]]:
+    """What a record's note says was spent and is under way; figures that are none count nothing."""
+    known: Mapping[str, Any] = note if isinstance(note, Mapping) else {}
+    held = known.get("held")
+    under_way = {str(k): positive(v) or 0.0 for k, v in held.items()} if isinstance(held, Mapping) else {}
+    return positive(known.get("spent")) or 0.0, under_way

@@ -30,7 +30,6 @@ from tasks.rules.wording import plural
 
 Spec = MigrationSpec | RevalidationSpec
 Say = Callable[[str], None]
-SCOUTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +88,7 @@ def validate(
     baseline: Sequence[Evidence] = (),
     readiness: Sequence[Verdict] = (),
     nodes: Sequence[Node] | None = None,
+    attempt: str = "",
 ) -> Validation:
     """Prove the pool.
 
@@ -104,10 +104,11 @@ def validate(
         readiness: verdicts of the readiness step. Where one is no pass, only the cheap proof runs: it shows what a
             job gets on such a pool.
         nodes: default: all nodes of the pool.
+        attempt: tells validations of one run apart.
 
     """
     taking_part = list(nodes) if nodes is not None else _nodes(kube, pool)
-    session = Session.open(kube, pool, taking_part, spec, run, spec_hash, clock, say)
+    session = Session.open(kube, pool, taking_part, spec, run, spec_hash, clock, say, attempt=attempt)
     say(f"validation: {session.estimate().wording()}")
     if len(taking_part) < 2:
         return _closed(session, f"{plural(len(taking_part), 'node')} in the pool: no network between nodes to measure")
@@ -166,16 +167,17 @@ def repeat_proof(kube: Kube, pool: Pool, spec: Spec, run: str, spec_hash: str, c
 def _prove(session: Session) -> str:
     """What a job gets, then what the pool can do: the second explains a failure of the first.
 
-    A pool where nothing is on the fabric shows that on two nodes; and where its nodes offer no RDMA device at all,
-    the pinned run would only refuse to start.
+    Two scouts with a GPU each go first. Where even they are on sockets, the pinned run is left to them too.
     """
     validation = session.spec.validation
     path, pinning = catalogue.workload_path(validation), catalogue.transport_proof(validation)
-    if len(session.nodes) >= 2 * SCOUTS and (seen := session.scout(path, gate.WORKLOAD, SCOUTS)):
-        return f"{seen.check} is {seen.outcome.value} on {SCOUTS} nodes already"
+    if session.scout(catalogue.scout(path), gate.WORKLOAD):
+        if session.offers_rdma():
+            session.proof(catalogue.scout(pinning), gate.TRANSPORT, session.nodes[:2])
+        if session.partly_on_fabric():
+            locate(session, catalogue.pair(validation))
+        return f"{gate.WORKLOAD} is {Outcome.FAIL.value} on two nodes already"
     delivered = session.proof(path, gate.WORKLOAD)
-    if delivered.outcome is Outcome.FAIL and (without := session.without_rdma()):
-        return f"{delivered.check} is {delivered.outcome.value}, and {without}"
     pinned = session.proof(pinning, gate.TRANSPORT)
     bad = [v for v in (delivered, pinned) if v.outcome is not Outcome.PASS]
     if not bad:

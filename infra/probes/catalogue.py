@@ -9,6 +9,7 @@ from enum import StrEnum
 from infra.model.spec import Validation
 
 STORAGE_MOUNT = "/mnt/poolshift"
+_NO_HANG = ("--timeout", "120")  # ranks on different networks wait for each other until they are stopped (nccl#234)
 BASELINE_SIZES = (256 << 20, 1 << 30)  # on sockets 8 GiB takes minutes and tells nothing that 1 GiB does not
 
 
@@ -35,7 +36,8 @@ class Probe:
     """One probe. `name` labels its objects; `args` follow the program's command.
 
     `timeout_seconds` bounds the program once its pods run. `seconds` is how long a healthy pool needs, start of
-    the image's Python included: the estimate behind the GPU-minutes of a plan. `gpu` false: it holds no GPU.
+    the image's Python included: the estimate behind the GPU-minutes of a plan. `gpu` false: it holds no GPU;
+    `gpus_a_node` is the most that it takes of each node's GPUs, 0: all.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Probe:
     timeout_seconds: float
     seconds: float
     gpu: bool = True
+    gpus_a_node: int = 0
     claim: str = ""
 
 
@@ -59,7 +62,7 @@ def transport_proof(validation: Validation) -> Probe:
         image=validation.image,
         proves="every rank of every communicator moves its bytes over the RDMA network, with the network pinned",
         # few repetitions: lines and counters are read, and on sockets each one takes a fifth of a second
-        args=_sweep_args(validation.proof_sizes, iters=4, rounds=2, warmup=1),
+        args=(*_sweep_args(validation.proof_sizes, iters=4, rounds=2, warmup=1), *_NO_HANG),
         timeout_seconds=validation.timeout.total_seconds(),
         seconds=40,
     )
@@ -74,6 +77,11 @@ def workload_path(validation: Validation) -> Probe:
         image=validation.workload_image or validation.image,
         proves="a job in this image, with nothing pinned, gets the RDMA network",
     )
+
+
+def scout(probe: Probe) -> Probe:
+    """A proof with one GPU a node: whether NCCL goes to sockets shows on one GPU as well as on eight."""
+    return replace(probe, gpus_a_node=1, proves="a job finds the RDMA network at all")
 
 
 def bandwidth(validation: Validation) -> Probe:
@@ -93,7 +101,7 @@ def pair(validation: Validation) -> Probe:
         transport_proof(validation),
         name="pair",
         proves="these nodes, together, are well",
-        args=_sweep_args((*validation.proof_sizes, 1 << 30), iters=10, rounds=1),
+        args=(*_sweep_args((*validation.proof_sizes, 1 << 30), iters=10, rounds=1), *_NO_HANG),
         seconds=40,
     )
 

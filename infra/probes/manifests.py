@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -72,6 +72,15 @@ def grant(pool: Pool, nodes: Sequence[Node], fabric: Fabric | None) -> Grant:
         resources={name: count for name, count in sorted(wanted.items()) if count},
         short={name: (expected[name], least[name]) for name in sorted(expected) if least[name] < expected[name]},
     )
+
+
+def _for_probe(granted: Grant, probe: Probe, pool: Pool, fabric: Fabric | None) -> Grant:
+    """Fewer GPUs, where the probe wants no more."""
+    gpus = set(pool.gpus) or {fabric.gpu_resource if fabric else "nvidia.com/gpu"}
+    if not probe.gpus_a_node or granted.gpus <= probe.gpus_a_node or len(gpus & set(granted.resources)) != 1:
+        return granted
+    resources = {name: probe.gpus_a_node if name in gpus else n for name, n in granted.resources.items()}
+    return replace(granted, gpus=probe.gpus_a_node, resources=resources)
 
 
 def render(
@@ -153,7 +162,7 @@ def command(probe: Probe, name: str, namespace: str, nodes: int, gpus: int) -> l
 def _pod_spec(
     probe: Probe, name: str, namespace: str, pool: Pool, nodes: Sequence[Node], fabric: Fabric | None
 ) -> dict[str, Any]:
-    granted = grant(pool, nodes, fabric)
+    granted = _for_probe(grant(pool, nodes, fabric), probe, pool, fabric)
     line = command(probe, name, namespace, len(nodes), granted.gpus)
     if fabric and fabric.env_script and probe.mode is Mode.PINNED and probe.gpu:
         line = ["/bin/bash", "-c", f'. {fabric.env_script} && exec "$@"', "probe", *line]

@@ -42,6 +42,7 @@ def estimate(probes: Sequence[Probe], nodes: int, gpus: int) -> Estimate:
 
 def of(probe: Probe, nodes: int, gpus: int) -> float:
     """One probe, GPU-minutes; 0 for a probe that holds no GPU."""
+    gpus = min(gpus, probe.gpus_a_node) if probe.gpus_a_node else gpus
     return nodes * gpus * (probe.seconds + STARTUP_SECONDS) / 60 if probe.gpu else 0.0
 
 

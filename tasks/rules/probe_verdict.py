@@ -192,12 +192,16 @@ def _other_network(transport: Transport, setting: Setting) -> str:
     return f"NCCL names network {transport.network or 'more than one'}, expected {wanted} on {fabric.machine_type}"
 
 
+def sockets(log: NcclLog | None) -> tuple[int, int]:
+    """Ranks that named their network, and how many of them are on TCP."""
+    named = [rank.networks for rank in (log.ranks if log else ()) if rank.networks]
+    return len(named), sum(1 for networks in named if any(family_of(name) is Family.SOCKET for name in networks))
+
+
 def _on_sockets(log: NcclLog | None) -> str:
     """How many of the ranks that named their network are on TCP; "" when none is."""
-    named = [rank.networks for rank in (log.ranks if log else ()) if rank.networks]
-    on = sum(1 for networks in named if any(family_of(name) is Family.SOCKET for name in networks))
-    hosts = len(log.hosts) if log else 0
-    return f"NCCL is on TCP sockets on {on} of {len(named)} ranks ({hosts} hosts)" if on else ""
+    named, on = sockets(log)
+    return f"NCCL is on TCP sockets on {on} of {named} ranks ({len(log.hosts) if log else 0} hosts)" if on else ""
 
 
 def _sweep(payload: PayloadEvents) -> Sweep:

@@ -229,3 +229,10 @@ def test_the_catalogue_goes_from_cheap_to_dear_and_says_what_each_proves():
     assert all(p.proves for p in probes)
     off = Validation(train_step=False, storage=False)
     assert {p.name for p in catalogue.all_probes(off)} == {"transport-proof", "workload-path", "bandwidth", "devices"}
+
+
+def test_scouts_take_one_gpu_of_each_node_and_all_of_its_rdma_devices():
+    made = rendered(catalogue.scout(catalogue.workload_path(VALIDATION)))
+    container = made.job["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1, "vpc.amazonaws.com/efa": 16}
+    assert "--nproc-per-node=1" in container["command"]

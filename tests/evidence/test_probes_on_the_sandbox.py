@@ -8,6 +8,7 @@ import pytest
 
 from infra.fabrics import fabric_of
 from infra.kube import read as cluster
+from infra.kube import records
 from infra.kube.api import connect
 from infra.model.pools import Pool, PoolState
 from infra.model.spec import Cluster, MigrationSpec, Validation
@@ -16,6 +17,7 @@ from infra.probes import catalogue
 from infra.probes.manifests import render
 from tasks import probes, validate
 from tasks.rules.probing import State
+from tasks.spending import Spending
 
 SELECTOR = {"eks.amazonaws.com/nodegroup": "gpu-old"}
 POOL = Pool(
@@ -77,7 +79,7 @@ def test_a_pool_on_sockets_fails_on_every_rank_and_the_dear_probes_do_not_run(wo
     assert outcomes["workload-path"] is Outcome.FAIL
     assert outcomes["transport-proof"] is Outcome.UNMEASURED
     assert {outcomes[c] for c in ("bandwidth-floor", "devices", "step-time")} == {Outcome.UNMEASURED}
-    assert "NCCL is on TCP sockets on 16 of 16 ranks (2 hosts)" in found.summary
+    assert "NCCL is on TCP sockets on 2 of 2 ranks (2 hosts)" in found.summary
     assert {e.probe for e in found.evidence} == {"workload-path"}  # its nodes offer no device that could be pinned
     assert all(e.intact and e.simulated and e.spec_hash == "hash" for e in found.evidence)
     assert {f.code for f in found.findings} == {"resource-short"}
@@ -87,12 +89,28 @@ def test_a_pool_on_sockets_fails_on_every_rank_and_the_dear_probes_do_not_run(wo
 
 
 def test_the_baseline_of_a_pool_on_sockets_is_measured_and_not_judged(world, spec):
+    records.ensure_namespace(world)
+    records.create(world, spec.name, "migration", spec.model_dump_json())
     found = validate.measure(world, POOL, spec, spec.name, "hash", world.clock, lambda text: None)
     assert found.verdicts == ()
     assert {e.probe for e in found.evidence} == {"bandwidth", "train-step"}
     assert all(e.complete and not e.verdicts for e in found.evidence)
     steps = next(e for e in found.evidence if e.probe == "train-step").reading
     assert len(steps["seconds"]) == steps["announced"] == 10
+
+    # What it cost is in the run's record: a run that goes on has only the rest of its budget, on either pool.
+    assert Spending.of(world, spec.name, 600).spent == pytest.approx(found.gpu_minutes, abs=0.01)
+    tight = spec.model_copy(
+        update={"validation": spec.validation.model_copy(update={"budget_gpu_minutes": found.gpu_minutes + 1})}
+    )
+    before = world.requests
+    again = validate.validate(world, POOL, tight, spec.name, "hash", world.clock, lambda text: None, nodes=idle(world))
+    assert {v.outcome for v in again.verdicts} == {Outcome.UNMEASURED}
+    assert "are left: raise validation.budget_gpu_minutes (--budget)" in again.verdicts[0].reason
+    assert again.evidence == ()
+    assert again.gpu_minutes == 0
+    assert world.requests - before < 20
+    records.remove(world, spec.name)
 
 
 def test_what_a_killed_run_has_started_is_adopted_and_not_done_twice(world):

@@ -1,0 +1,60 @@
+"""The budget of GPU-minutes: one for the run, whoever goes on with it, and never overdrawn by what is under way."""
+
+import json
+
+import pytest
+
+from infra.kube import records
+from infra.model.spec import Validation
+from infra.probes import catalogue
+from tasks.rules import cost
+from tasks.spending import Spending, read_note
+
+PROOF = catalogue.transport_proof(Validation())
+NEED = cost.of(PROOF, 2, 8)
+
+
+def spending(**given):
+    return Spending(kube=None, run="r", **{"budget": 100.0, **given})
+
+
+def test_what_is_under_way_counts_with_its_estimate_until_its_cost_is_known():
+    run = spending()
+    run.begin("a", 30.0)
+    assert run.left() == 70
+    run.end("a", 12.5)
+    assert run.left() == 87.5
+
+
+def test_a_probe_taken_up_again_after_a_kill_has_its_share_already():
+    run = spending(budget=NEED, held={"t/transport-proof": NEED})
+    assert run.refusal(PROOF, 2, 8, "t/transport-proof") == ""
+    assert "0 of" in run.refusal(PROOF, 2, 8, "other")
+
+
+def test_a_budget_is_never_overdrawn_below_zero():
+    assert spending(spent=250.0).left() == 0
+
+
+@pytest.mark.parametrize(
+    "note",
+    [None, [], "x", {"spent": "many", "held": [1]}, {"spent": -3, "held": {"a": "b"}}, {"spent": float("inf")}],
+)
+def test_a_note_that_cannot_be_read_gives_no_credit(note):
+    """Nothing negative and nothing endless comes out of it."""
+    spent, held = read_note(note)
+    assert 0 <= spending(spent=spent, held=held).left() <= 100
+
+
+def test_raising_the_budget_does_not_make_another_spec_of_it():
+    """A run that its budget stopped goes on with a larger one; its evidence is as good as before."""
+    spec = {"name": "m", "validation": {"budget_gpu_minutes": 600.0, "train_steps": 40}}
+    raised = {**spec, "validation": {**spec["validation"], "budget_gpu_minutes": 900.0}}
+    other = {**spec, "validation": {**spec["validation"], "train_steps": 41}}
+    assert records.spec_hash(json.dumps(spec)) == records.spec_hash(json.dumps(raised))
+    assert records.spec_hash(json.dumps(spec)) != records.spec_hash(json.dumps(other))
+
+
+def test_two_scouts_cost_a_hundredth_of_the_whole():
+    whole = cost.estimate(catalogue.all_probes(Validation()), 2, 8).gpu_minutes
+    assert cost.of(catalogue.scout(catalogue.workload_path(Validation())), 2, 8) < 0.02 * whole
