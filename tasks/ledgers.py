@@ -94,7 +94,15 @@ def decide(
         heads.remember(ledger, kube, at)
 
 
-def since(pool: str, check: str) -> str:
+def since(pool: str, check: str, *, simulated: bool) -> str:
     """RFC 3339 since when this check of this pool has not passed, by our own history; "" when it passes or is new."""
     with Ledger.open(location()) as ledger:
-        return failing_since(ledger.entries(pool=pool, kind="verdict", subject=check))
+        found = ledger.entries(pool=pool, kind="verdict", subject=check)
+    return failing_since(k for k in found if k.entry.simulated is simulated)
+
+
+def past(pool: str, *, simulated: bool) -> list[Evidence]:
+    """Everything that was measured of a pool, oldest first. Raises Unreachable."""
+    with Ledger.open(location()) as ledger:
+        found = ledger.entries(pool=pool, kind="evidence")
+    return [Evidence.from_dict(k.entry.payload) for k in found if k.entry.simulated is simulated]

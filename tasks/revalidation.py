@@ -16,6 +16,7 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from tasks import ledgers, readiness
 from tasks import validate as validation
 from tasks.identity import pool_identity, pool_words
+from tasks.rules import drift
 from tasks.rules.wording import age, plural
 from tasks.run import Say
 from tasks.validate import Validation
@@ -83,9 +84,17 @@ def _result(
 ) -> dict[str, Any]:
     """The pool's answer, kept in the ledger. A ledger that fails is one more unmeasured verdict and hides nothing."""
     identity, simulated = pool_identity(part), kube.sandbox is not None
-    moments = _since_cluster(verdicts)
+    moments, drifted = _since_cluster(verdicts), None
     try:
-        moments += _since_ledger(identity, verdicts)
+        if proof.evidence:
+            before = ledgers.past(identity, simulated=simulated)
+            drifted = drift.judge(
+                pool_words(part), before, proof.evidence, share=spec.drift.share, points=spec.drift.points
+            )
+            say(f"{pool_words(part)} {drift.CHECK}: {drifted.outcome.value}, {drifted.reason}")
+            if drifted.outcome is not Outcome.UNMEASURED:  # a young pool has no past, which is no defect of it
+                verdicts = [*verdicts, drifted]
+        moments = _since_cluster(verdicts) + _since_ledger(identity, verdicts, simulated=simulated)
         ledgers.keep(
             spec.name,
             identity,
@@ -102,7 +111,8 @@ def _result(
         say(f"{pool_words(part)}: {verdicts[-1].reason}")
     since = min(moments, default="")
     words = f"{since} ({age(parse_time(since), kube.clock.now())})" if since else ""
-    return _shape(part, verdicts, words, note, simulated=simulated)
+    shape = _shape(part, verdicts, words, note, simulated=simulated)
+    return {**shape, "drift": drifted.to_dict() if drifted else None}
 
 
 def _since_cluster(verdicts: Iterable[Verdict]) -> list[str]:
@@ -111,10 +121,10 @@ def _since_cluster(verdicts: Iterable[Verdict]) -> list[str]:
     return [f.since.split(" ")[0] for v in bad for f in v.findings if f.since and f.level is Level.BLOCK]
 
 
-def _since_ledger(identity: str, verdicts: Iterable[Verdict]) -> list[str]:
+def _since_ledger(identity: str, verdicts: Iterable[Verdict], *, simulated: bool) -> list[str]:
     """Since when what does not pass has not passed, by our own history. Raises Unreachable."""
     bad = [v for v in verdicts if v.outcome is not Outcome.PASS]
-    return [known for v in bad if (known := ledgers.since(identity, v.check))]
+    return [known for v in bad if (known := ledgers.since(identity, v.check, simulated=simulated))]
 
 
 def _shape(part: Part, verdicts: list[Verdict], since: str, note: str, *, simulated: bool) -> dict[str, Any]:

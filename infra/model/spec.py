@@ -439,6 +439,13 @@ def _home(pool: EksPool | GkePool | ExternalPool) -> str:
     return ""
 
 
+class Drift(Strict):
+    """How far a pool may slide from what it reached itself before, even where every floor holds."""
+
+    share: float = Field(default=0.1, gt=0, lt=1, description="Worse by more than this share of its own level: fail")
+    points: int = Field(default=3, ge=2, description="Measurements in a row that make a level; unmeasured with fewer")
+
+
 class RevalidationSpec(Strict):
     """Prove live pools again: readiness always, probes on idle nodes within a budget."""
 
@@ -448,6 +455,7 @@ class RevalidationSpec(Strict):
     probe_idle_nodes: bool = Field(default=True, description="False: readiness only, no GPU-minute")
     validation: Validation = Validation()
     gate: GateSpec = GateSpec(max_step_ratio=None)
+    drift: Drift = Drift()
 
 
 def describe_errors(errors: list[Any]) -> list[str]:

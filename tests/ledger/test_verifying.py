@@ -15,10 +15,11 @@ from infra.kube.api import Kube
 from infra.ledger import Ledger
 from infra.ledger.store import ENTRIES, RAW
 from infra.model.evidence import Evidence
-from infra.model.spec import Cluster
+from infra.model.spec import Cluster, RevalidationSpec
 from infra.model.verdict import Outcome, Verdict
 from infra.sandbox import run as sandbox
-from tasks import ledgers
+from tasks import ledgers, revalidation
+from tasks.validate import Validation
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +162,29 @@ def test_the_cluster_keeps_one_head_for_each_ledger_and_only_the_newest(kube: Ku
     keep(kube)
     assert len(heads.read(kube)) == before + 1
     assert max(h["seq"] for h in heads.read(kube)) == 12
+
+
+def test_revalidation_finds_a_pool_that_slid_from_its_own_past_and_says_nothing_of_a_young_one(kube: Kube) -> None:
+    pool = {"kind": "eks", "region": "us-east-2", "cluster": "train", "name": "gpu-old"}
+    spec = RevalidationSpec.model_validate({"pools": [pool]})
+
+    def measured(day: int, gb_s: float) -> dict[str, Any]:
+        row = {"round": 0, "size_bytes": 1 << 28, "time_us": 1.0, "algbw_gb_s": 1.0, "busbw_gb_s": gb_s}
+        seen = Evidence(
+            probe="transport-proof", mode="pinned", pool="arn", machine_type="p5en.48xlarge", nodes=("a", "b"),
+            node_uids=("1", "2"), spec_hash="s", measured=f"2026-01-0{day}T00:00:00Z", complete=True,
+            reading={"complete": True, "rows": [row]}, simulated=True,
+        ).seal()  # fmt: skip
+        proven = Verdict(check="transport-proof", outcome=Outcome.PASS, reason="RDMA on every rank")
+        proof = Validation(verdicts=(proven,), evidence=(seen,))
+        return revalidation._result(kube, spec, spec.pools[0], [proven], proof, "", print)
+
+    young = [measured(day, 350.0) for day in (1, 2, 3)]
+    assert [(f["outcome"], f["since"], f["drift"]["outcome"]) for f in young] == [("pass", "", "unmeasured")] * 3
+    assert measured(4, 340.0)["drift"]["outcome"] == "pass"
+    slid = measured(5, 300.0)
+    assert slid["outcome"] == "fail"
+    assert "14% worse than 350 GB/s" in slid["summary"]
+    assert slid["since"].startswith("2026-01-05")
+    again = measured(6, 300.0)
+    assert again["since"].startswith("2026-01-05")
