@@ -263,8 +263,8 @@ class Server:
             await response.write(orjson.dumps(status, option=orjson.OPT_APPEND_NEWLINE))
             return response
         await response.prepare(request)
-        await self.hub.run(watcher, response.write, seconds, bookmarks=bookmarks)
         with contextlib.suppress(ConnectionResetError):  # the client left first, as watchers do
+            await self.hub.run(watcher, response.write, seconds, bookmarks=bookmarks)
             await response.write_eof()
         return response
 
