@@ -21,8 +21,8 @@ def read(stream: BinaryIO) -> Reading:
     size = 0
     for block in blocks(stream):
         size += len(block.data)
-        log.feed(block.data, torn=block.torn)
-        tests.feed(block.data)
+        foreign = log.feed(block.data, torn=block.torn)
+        tests.feed(block.data, foreign)
         payload.feed(block.data)
         if kept is not None:
             kept.append(block.data)

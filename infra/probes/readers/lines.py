@@ -107,7 +107,7 @@ def _unzipped(source: Iterator[bytes]) -> Iterator[bytes]:
 def _clean(data: bytes) -> bytes:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
-    if b"\xe2\x94\x82" in data:  # the frame that a terminal program draws around a log
+    if b"\xe2" in data and b"\xe2\x94\x82" in data:  # the frame that a terminal program draws around a log
         data = data.replace(b"\xe2\x94\x82", b" ")
     if b"{" in data and any(key in data for key in _WRAPPED):
         data = b"\n".join(_unwrapped(line) for line in data.split(b"\n"))

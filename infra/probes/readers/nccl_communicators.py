@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from infra.model.reading import Communicator
-from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState, ThreadState
+from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState, RankState, ThreadState
 
 # ncclCommInitRank comm 0x… rank 3 nranks 16 cudaDev 3 … commId 0x… - Init START, and its short forms back to 2.4;
 # comm 0x… rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0 from 2.21 on.
@@ -17,6 +18,42 @@ _PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)")
 PER_COMMUNICATOR = (2, 14)  # before, the network is chosen once per process, not per communicator
 
 
+@dataclass(frozen=True, slots=True)
+class CommLine:
+    """What one `comm …` line says; `key` is its commId, b"" where the version prints none."""
+
+    pointer: bytes
+    rank: int
+    nranks: int
+    nnodes: int | None
+    mnnvl: int | None
+    key: bytes
+    parent: bytes
+    ended: bool
+    complete: bool
+
+
+def parse_comm(text: bytes) -> CommLine | None:
+    """The line's facts, or None when it is no whole `comm …` line."""
+    match = COMM.match(text)
+    if match is None:
+        return None
+    pointer, rank, nranks, nnodes, mnnvl, rest = match.groups()
+    at = rest.find(b"commId 0x")
+    parent = _PARENT.search(rest) if b"parent" in rest else None
+    return CommLine(
+        pointer,
+        int(rank),
+        int(nranks),
+        int(nnodes) if nnodes else None,
+        int(mnnvl) if mnnvl else None,
+        rest[at + 7 :].split(b" ", 1)[0] if at >= 0 else b"",
+        parent[1] if parent else b"",
+        rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE")),
+        rest.endswith(b"COMPLETE"),
+    )
+
+
 class Communicators:
     """All communicators of a log."""
 
@@ -25,48 +62,43 @@ class Communicators:
         self.members = 0
         self.overflow = False
 
-    def hear(self, match: re.Match[bytes], thread: ThreadState | None) -> None:
+    def hear(self, line: CommLine, thread: ThreadState | None) -> None:
         """Take one `comm` line."""
         if thread is None:
             return
-        pointer, rank, nranks, nnodes, mnnvl, rest = match.groups()
-        ended = rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE"))
-        state = self._state(pointer, rest, thread, ended)
+        state = self._state(line, thread.rank)
         if state is None:
             return
-        state.nranks.add(int(nranks))
-        if nnodes:
-            state.nnodes.add(int(nnodes))
-        if mnnvl:
-            state.mnnvl.add(int(mnnvl))
-        member = self._member(state, int(rank), thread)
-        if member is None:
-            return
+        state.nranks.add(line.nranks)
+        if line.nnodes is not None:
+            state.nnodes.add(line.nnodes)
+        if line.mnnvl is not None:
+            state.mnnvl.add(line.mnnvl)
+        member = state.members.get(line.rank)
+        if member is None or member.state is not thread.rank:
+            member = self._member(state, line.rank, thread)
+            if member is None:
+                return
         if not member.network:
-            member.network = thread.pending or self._of_parent(rest, thread)
+            member.network = thread.pending or self._of_parent(line.parent, thread)
             thread.pending = ""
         thread.member = member
-        if ended:
+        if line.ended:
             member.ended = True
-            thread.rank.pointers.pop(pointer, None)
-        elif rest.endswith(b"COMPLETE"):
+            thread.rank.pointers.pop(line.pointer, None)
+        elif line.complete:
             member.complete = True
 
-    def _state(self, pointer: bytes, rest: bytes, thread: ThreadState, ended: bool) -> CommState | None:
+    def _state(self, line: CommLine, rank: RankState) -> CommState | None:
         """The communicator of a line: by commId where printed, else by the process's own count of communicators."""
-        rank = thread.rank
-        at = rest.find(b"commId 0x")
-        if at >= 0:
-            key = rest[at + 7 :].split(b" ", 1)[0]
-        elif pointer in rank.pointers:
-            key = rank.pointers[pointer]
-        elif ended:
-            return None
-        else:
+        key = line.key or rank.pointers.get(line.pointer, b"")
+        if not key:
+            if line.ended:
+                return None
             key = b"#%d" % rank.sequence
             rank.sequence += 1
         if len(rank.pointers) < 4096:
-            rank.pointers[pointer] = key
+            rank.pointers[line.pointer] = key
         state = self.states.get(key)
         if state is None and len(self.states) < MAX_MEMBERS:
             state = self.states[key] = CommState(key.decode("utf-8", "replace"))
@@ -85,10 +117,9 @@ class Communicators:
             state.contradictory = True  # two processes say that they are the same rank
         return member
 
-    def _of_parent(self, rest: bytes, thread: ThreadState) -> str:
+    def _of_parent(self, parent: bytes, thread: ThreadState) -> str:
         """A split communicator uses its parent's network."""
-        parent = _PARENT.search(rest)
-        key = thread.rank.pointers.get(parent[1]) if parent else None
+        key = thread.rank.pointers.get(parent) if parent else None
         if key is None:
             return ""
         return next((m.network for m in self.states[key].members.values() if m.state is thread.rank), "")

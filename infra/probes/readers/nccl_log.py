@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from infra.model.reading import Hca, LogWarning, NcclLog, family_of
-from infra.probes.readers.nccl_communicators import COMM, Communicators
+from infra.probes.readers.nccl_channels import count_lines, parse_channel, same_host, sums, until_next
+from infra.probes.readers.nccl_communicators import CommLine, Communicators, parse_comm
 from infra.probes.readers.nccl_phrases import (
     COMMUNICATOR,
     INTERESTING,
@@ -23,12 +23,13 @@ from infra.probes.readers.nccl_phrases import (
     Said,
     phrases,
 )
-from infra.probes.readers.nccl_prefix import HEAD, line_time, parse_head, strip_place
+from infra.probes.readers.nccl_prefix import line_time, parse_head, strip_place
+from infra.probes.readers.nccl_scan import Span, spans
 from infra.probes.readers.nccl_state import MAX_RANKS, ChannelLine, RankState, ThreadState
 from infra.probes.readers.nccl_warnings import classify
 
+_BY_RANK = (COMMUNICATOR, SENTENCE)
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
-K = TypeVar("K", bound=Hashable)
 _EDGES = 65_536
 _MEMO = 65_536
 _WARNINGS = 64
@@ -40,10 +41,6 @@ _BARE = re.compile(
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
 _OUTSIDE = re.compile(rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*")
-_CHANNEL = re.compile(
-    rb"(?:(\d+)(?:/\d+)? : |^|\s)(\d+)(?:\[[0-9a-fA-F]+\])? -> (\d+)(?:\[[0-9a-fA-F]+\])?"
-    rb"(?: \[(send|receive)\])? via NET/([^/\n]{1,40})/(\d+)((?:/[\w=]+|\([^()\n]*\))*)\s*$"
-)
 
 
 class NcclLogReader:
@@ -61,6 +58,7 @@ class NcclLogReader:
         self.threads: dict[bytes, ThreadState | None] = {}
         self.sentences: dict[bytes, tuple[str, re.Match[bytes] | None]] = {}
         self.channels: dict[bytes, ChannelLine | None] = {}
+        self.comm_lines: dict[bytes, CommLine] = {}
         self.anonymous = RankState("", "", None)  # channel lines whose prefix somebody cut off
         self.selected: Counter[str] = Counter()
         self.assigned: Counter[str] = Counter()
@@ -72,34 +70,36 @@ class NcclLogReader:
         self.overflow = False
         self.torn = False
 
-    def feed(self, data: bytes, *, torn: bool = False) -> None:
-        """Read one block."""
+    def feed(self, data: bytes, *, torn: bool = False) -> bytes:
+        """Read one block; returns those of its lines that are not NCCL's, for other readers."""
         excerpt = self.seen < EXCERPT
         self.seen += len(data)
         self.torn = torn
         self.p2p += data.count(b" via P2P/")
-        self._lines(data, INTERESTING)
-        self._channels(data)
+        found = spans(data)
+        self._lines(data, found.telling)
+        self._channels(data, found.channels)
         if excerpt:
             self._excerpt(data)
-        if data.find(b"libfabric:") >= 0 or data.find(b"Watchdog caught") >= 0 or (excerpt and b"WARN: F" in data):
-            for match in _OUTSIDE.finditer(data):
-                self._outside(match.group())
+        for match in _OUTSIDE.finditer(data if excerpt else found.foreign):
+            self._outside(match.group())
+        return found.foreign
 
-    def _lines(self, data: bytes, pattern: re.Pattern[bytes]) -> None:
-        """Look at the lines that begin as an interesting sentence does. This loop decides the reading speed.
+    def _lines(self, data: bytes, found: Iterable[Span]) -> None:
+        """Look at the lines that begin as an interesting sentence does.
 
         Lines written into one another need no care here: a sentence is found wherever it stands in a line.
         """
-        rfind, find, sentences, threads = data.rfind, data.find, self.sentences, self.threads
+        begins, rfind, sentences, threads = INTERESTING.match, data.rfind, self.sentences, self.threads
         count = 0
         phrase, said = "", None
-        for match in pattern.finditer(data):
+        for start, at, end in found:
+            match = begins(data, at)
+            if match is None:
+                continue
             count += 1
-            at = match.start()
-            end = find(b"\n", at)
-            text = data[at + 10 : end if end >= 0 else len(data)]
             kind = match.lastindex
+            text = data[at + 10 : end]
             if kind == SENTENCE:
                 sentence = sentences.get(text)
                 if sentence is None:
@@ -107,41 +107,34 @@ class NcclLogReader:
                 phrase, said = sentence
                 if said is None:
                     continue
-            head = data[rfind(b"\n", 0, at) + 1 : at]
-            if kind == COMMUNICATOR:
-                self._comm(text, head)
-            elif kind == SENTENCE:
-                self._take(phrase, said, threads.get(head) or self._thread(head))
-                if phrase not in OF_A_RANK:
-                    sentences[text] = ("boring", None)  # said once is said
+            if kind in _BY_RANK:
+                thread = threads.get(data[rfind(b" ", start, at - 6) + 1 or start : at]) or self._thread(data[start:at])
+                if kind == COMMUNICATOR:
+                    self._comm(text, thread)
+                else:
+                    self._take(phrase, said, thread)
+                    if phrase not in OF_A_RANK:
+                        sentences[text] = ("boring", None)  # said once is said
             elif kind == WARNING:
-                self._warn(text[:4096], head[-400:])
+                self._warn(text[:4096], data[max(start, at - 400) : at])
             else:
-                self._other(data[at : at + 10] + text[:4096], head[-400:])
+                self._other(data[at : at + 10] + text[:4096], data[max(start, at - 400) : at])
         self.found += count
         self.prefixed += count
 
-    def _channels(self, data: bytes) -> None:
+    def _channels(self, data: bytes, found: Iterable[Span]) -> None:
         """Count channel lines by rank and wording; what a wording means is worked out once."""
-        rfind, find, meanings, threads = data.rfind, data.find, self.channels, self.threads
-        at = find(b" via NET/")
-        while at >= 0:
-            end = find(b"\n", at)
-            if end < 0:
-                end = len(data)
-            info = rfind(b"NCCL INFO ", 0, at)
-            start = rfind(b"\n", 0, at) + 1
-            if info >= start:
-                text = data[info + 10 : end]
+        rfind, meanings, threads = data.rfind, self.channels, self.threads
+        for start, at, end in found:
+            text = data[at + 10 : end]
+            thread = threads.get(data[rfind(b" ", start, at - 6) + 1 or start : at]) or self._thread(data[start:at])
+            seen = thread.rank.seen if thread is not None else self.anonymous.seen
+            if text in seen:
+                seen[text] += 1
+            else:
                 if text not in meanings:
                     self._meaning(text)
-                head = data[start:info]
-                thread = threads.get(head) or self._thread(head)
-                if thread is not None:
-                    thread.rank.seen[text] += 1
-                else:
-                    self.anonymous.seen[text] += 1
-            at = find(b" via NET/", end)
+                seen[text] = 1
 
     def _excerpt(self, data: bytes) -> None:
         """The first block: every line's rank and host count, and so do lines whose prefix somebody cut off."""
@@ -159,16 +152,20 @@ class NcclLogReader:
             if self._meaning(match.group()) is not None:
                 self.anonymous.seen[match.group()] += 1
 
-    def _comm(self, text: bytes, head: bytes) -> None:
-        if text.find(b"NCCL ") >= 0:
-            text = _until_next(text)
-        match = COMM.match(text.rstrip())
-        if match:
-            self.comms.hear(match, self.threads.get(head) or self._thread(head))
+    def _comm(self, text: bytes, thread: ThreadState | None) -> None:
+        line = self.comm_lines.get(text)
+        if line is None:
+            line = parse_comm(until_next(text).rstrip())
+            if line is None:
+                return
+            if len(self.comm_lines) >= _MEMO:
+                self.comm_lines.clear()
+            self.comm_lines[text] = line
+        self.comms.hear(line, thread)
 
     def _sentence(self, text: bytes) -> tuple[str, re.Match[bytes] | None]:
         """What a message says, remembered: ranks repeat one another. Lines glued behind it are cut off."""
-        message = _until_next(text[:4096]).rstrip()
+        message = until_next(text[:4096]).rstrip()
         found: tuple[str, re.Match[bytes] | None] = ("boring", None)
         for phrase in phrases(message):
             match = phrase.pattern.match(message)
@@ -234,7 +231,7 @@ class NcclLogReader:
         elif phrase == "assigned":
             self._select(match, thread, self.assigned)
         elif phrase == "comm":
-            self.comms.hear(match, thread)
+            self._comm(match.string, thread)
         else:
             self.said.take(phrase, match, match.string, thread.rank if thread else None)
 
@@ -252,7 +249,7 @@ class NcclLogReader:
     def _meaning(self, text: bytes) -> ChannelLine | None:
         if len(self.channels) >= _MEMO:
             self._settle()
-        meaning = self.channels[text] = parse_channel(_until_next(text)[-300:])
+        meaning = self.channels[text] = parse_channel(until_next(text)[-300:])
         if meaning is not None and len(self.edges) < _EDGES:
             self.edges.setdefault((meaning.source, meaning.target), None)
         return meaning
@@ -316,14 +313,14 @@ class NcclLogReader:
             nics=tuple(sorted(said.nics)),
             hcas=tuple(Hca(text=text, link_layer=layer) for text, layer in said.hcas.items()),
             socket_interfaces=tuple(said.socket_interfaces),
-            net_channels=_sums(lines, lambda line: family_of(line.network)),
-            channel_networks=_sums(lines, lambda line: line.network),
+            net_channels=sums(lines, lambda line: family_of(line.network)),
+            channel_networks=sums(lines, lambda line: line.network),
             p2p_channels=self.p2p,
-            gdr_send=_count(lines, gdr=True, send=True),
-            gdr_receive=_count(lines, gdr=True, send=False),
-            plain_send=_count(lines, gdr=False, send=True),
-            plain_receive=_count(lines, gdr=False, send=False),
-            edges=tuple(edge for edge in self.edges if not _same_host(edge, hosts)),
+            gdr_send=count_lines(lines, gdr=True, send=True),
+            gdr_receive=count_lines(lines, gdr=True, send=False),
+            plain_send=count_lines(lines, gdr=False, send=True),
+            plain_receive=count_lines(lines, gdr=False, send=False),
+            edges=tuple(edge for edge in self.edges if not same_host(edge, hosts)),
             ring_gdr=(said.ring_gdr[0], said.ring_gdr[1]),
             gdr_lines=(said.gdr_lines[0], said.gdr_lines[1]),
             hints=dict(said.hints),
@@ -345,51 +342,3 @@ class NcclLogReader:
                 for rank in state.near_ends:
                     hosts.setdefault(rank, set()).add(state.host)
         return hosts
-
-
-def _count(lines: Counter[ChannelLine], *, gdr: bool, send: bool) -> int:
-    """A line without direction (very old versions print none) counts as a receive."""
-    return sum(n for line, n in lines.items() if line.gdr is gdr and (line.direction == "send") is send)
-
-
-def _sums(lines: Counter[ChannelLine], key: Callable[[ChannelLine], K]) -> dict[K, int]:
-    sums: dict[K, int] = {}
-    for line, count in lines.items():
-        sums[key(line)] = sums.get(key(line), 0) + count
-    return sums
-
-
-def _same_host(edge: tuple[int, int], hosts: dict[int, set[str]]) -> bool:
-    source, target = (hosts.get(rank, set()) for rank in edge)
-    return len(source) == 1 and source == target
-
-
-def _until_next(text: bytes) -> bytes:
-    """Cut a message where the next line was glued to it; that line's prefix goes too."""
-    another = text.find(b"NCCL ")
-    if another < 0 or text.startswith(b"NCCL "):
-        return text
-    part = text[:another]
-    head = None
-    for head in HEAD.finditer(part):  # noqa: B007
-        pass
-    return part[: head.start()] if head else part
-
-
-def parse_channel(text: bytes) -> ChannelLine | None:
-    """A complete channel line, else None."""
-    match = _CHANNEL.search(text)
-    if not match:
-        return None
-    suffixes = match[7].replace(b"(", b"/(").split(b"/")
-    if any(s and s != b"GDRDMA" and b"GDRDMA".startswith(s) for s in suffixes):
-        return None  # cut inside the word: whether GDR is on is not said
-    return ChannelLine(
-        index=int(match[1] or 0),
-        source=int(match[2]),
-        target=int(match[3]),
-        direction=(match[4] or b"").decode(),
-        network=match[5].decode("utf-8", "replace").strip(),
-        device=int(match[6]),
-        gdr=b"GDRDMA" in suffixes,
-    )

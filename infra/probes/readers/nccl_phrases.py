@@ -18,6 +18,11 @@ INTERESTING = re.compile(
     rb"Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|(?:version |failure|error))"
 )
 COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3
+# The first two bytes of these messages, and of "12 coll channels".
+BEGINNINGS = (
+    *(b"co", b"nc", b"Us", b"NE", b"Co", b"GP", b"As", b"P2", b"In", b"Fa", b"Su", b"NC", b"MN", b"NV"),
+    *(b"%d%c" % (digit, following) for digit in range(10) for following in b" 0123456789"),
+)
 
 # Sentences that count for the rank that says them; all others say the same whoever says them.
 OF_A_RANK = frozenset({"selected", "assigned", "provider", "hcas", "rings", "coll", "gdr-hca"})
@@ -97,6 +102,16 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
     b"MNN": (_p("mnnvl", rb"MNNVL (?P<name>[01])(?: |$)"),),
     b"NVL": (_p("nvls", rb"NVLS comm 0x"),),
 }
+# Sentences of which the first wording counts: name -> field of `Said`
+_ONCE = {
+    "version": "version",
+    "ofi-version": "plugin_version",
+    "libfabric-version": "libfabric_version",
+    "platform": "platform",
+    "provider-filter": "provider_filter",
+    "p2p-plugin": "p2p_plugin",
+    "plugin-loaded": "plugin_loaded",
+}
 _COLL = (_p("coll", rb"(?P<name>\d+) coll channels"),)
 _DEVICE = re.compile(rb"\[\d+\](?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")
 _INTERFACE = re.compile(rb"\[\d+\](?P<name>[\w.\-@]+):\S")
@@ -153,19 +168,10 @@ class Said:
 
     def take(self, name: str, match: re.Match[bytes], text: bytes, rank: RankState | None) -> None:
         """Take one recognised sentence."""
-        once = {
-            "version": "version",
-            "ofi-version": "plugin_version",
-            "libfabric-version": "libfabric_version",
-            "platform": "platform",
-            "provider-filter": "provider_filter",
-            "p2p-plugin": "p2p_plugin",
-            "plugin-loaded": "plugin_loaded",
-        }
-        if name in once:
+        if name in _ONCE:
             value = match["name"].decode("utf-8", "replace").strip()
-            if getattr(self, once[name]) is None:
-                setattr(self, once[name], value)
+            if getattr(self, _ONCE[name]) is None:
+                setattr(self, _ONCE[name], value)
             if name == "ofi-version":
                 self.hint("ofi-started", value)
             return

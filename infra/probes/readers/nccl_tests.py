@@ -101,13 +101,16 @@ class NcclTestsReader:
         self.nccl_version: str | None = None
         self.packed_version: str | None = None
 
-    def feed(self, data: bytes) -> None:
-        """Read one block. Past the first megabytes a block without a `#` has rows only while a table is open."""
+    def feed(self, data: bytes, foreign: bytes) -> None:
+        """Read one block; `foreign` are its lines that are not NCCL's own.
+
+        Past the first megabytes a block without a `#` has rows only while a table is open.
+        """
         excerpt = self.seen < EXCERPT
         self.seen += len(data)
         current = self.tests[-1]
         table_open = bool(current.headers or current.rows) and not current.ended
-        if not (excerpt or table_open or b"#" in data or b" failure" in data or b"Out of bounds" in data):
+        if not (excerpt or table_open or b"#" in data or b" failure" in foreign or b"Out of bounds" in foreign):
             return
         if current.format == "not-nccl-tests" or (excerpt and _FOREIGN.search(data)):
             for line in data.split(b"\n"):
