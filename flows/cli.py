@@ -27,6 +27,10 @@ app = typer.Typer(
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML of infra/model/spec.py; '-' reads standard input")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig to use instead of the spec's")]
 Context = Annotated[str | None, typer.Option(help="Context to use instead of the spec's")]
+Budget = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="GPU-minutes that measuring may take, both pools together; default: the spec's"),
+]
 Namespace = Annotated[str, typer.Option(help="Where poolshift keeps its records")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output")]
 
@@ -89,7 +93,9 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _load(path: str, model: type[Spec], kubeconfig: str | None, context: str | None) -> Spec:
+def _load(
+    path: str, model: type[Spec], kubeconfig: str | None, context: str | None, budget: float | None = None
+) -> Spec:
     from flows import specs
 
     spec = specs.load(path, model)
@@ -98,6 +104,9 @@ def _load(path: str, model: type[Spec], kubeconfig: str | None, context: str | N
     absolute = str(Path(kubeconfig).resolve()) if kubeconfig else None
     given = {"kubeconfig": absolute, "context": context}
     changes = {key: value for key, value in given.items() if value is not None}
+    if budget is not None:
+        measured = spec.validation.model_copy(update={"budget_gpu_minutes": budget})
+        spec = spec.model_copy(update={"validation": measured})
     return spec.model_copy(update={"cluster": spec.cluster.model_copy(update=changes)}) if changes else spec
 
 
@@ -122,14 +131,20 @@ def _with_prefect(work: Callable[[], Any]) -> Any:
 
 
 @app.command()
-def plan(spec: SpecFile, kubeconfig: Kubeconfig = None, context: Context = None, as_json: AsJson = False) -> int:
+def plan(
+    spec: SpecFile,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    budget: Budget = None,
+    as_json: AsJson = False,
+) -> int:
     """Show everything that a migration would do and everything that stands in its way. Writes nothing."""
     from flows import present
     from infra.model.spec import MigrationSpec
     from tasks import planning
     from tasks.run import Run
 
-    found = planning.survey(Run.open(_load(spec, MigrationSpec, kubeconfig, context)))
+    found = planning.survey(Run.open(_load(spec, MigrationSpec, kubeconfig, context, budget)))
     present.plan(found, as_json=as_json)
     return found.exit_code
 
@@ -139,6 +154,7 @@ def migrate(
     spec: SpecFile,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    budget: Budget = None,
     submit: Annotated[bool, typer.Option(help="Kick the deployment migrate-node-pool and follow it")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -146,7 +162,7 @@ def migrate(
     from flows import present
     from infra.model.spec import MigrationSpec
 
-    loaded = _load(spec, MigrationSpec, kubeconfig, context)
+    loaded = _load(spec, MigrationSpec, kubeconfig, context, budget)
 
     def work() -> Any:
         if submit:
@@ -163,12 +179,18 @@ def migrate(
 
 
 @app.command()
-def revalidate(spec: SpecFile, kubeconfig: Kubeconfig = None, context: Context = None, as_json: AsJson = False) -> int:
+def revalidate(
+    spec: SpecFile,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    budget: Budget = None,
+    as_json: AsJson = False,
+) -> int:
     """Prove live pools again: devices always, the transport on idle nodes. Says since when a pool fails."""
     from flows import present
     from infra.model.spec import RevalidationSpec
 
-    loaded = _load(spec, RevalidationSpec, kubeconfig, context)
+    loaded = _load(spec, RevalidationSpec, kubeconfig, context, budget)
 
     def work() -> Any:
         from flows.revalidate import revalidate as flow

@@ -64,7 +64,8 @@ class Plan:
             )
         warnings = sum(f.level is Level.WARN for f in self.findings)
         return (
-            f"{self.strategy.value}{self._slices_words}: {plural(self.moves.pods, 'pod')} in {plural(len(self.moves.waves), 'wave')}, "
+            f"{self.strategy.value}{self._slices_words}: {plural(self.moves.pods, 'pod')} "
+            f"in {plural(len(self.moves.waves), 'wave')}, "
             f"{plural(len(self.moves.gangs), 'gang')} as one, {plural(warnings, 'warning')}, "
             f"validation {self.estimate.wording()}"
         )
@@ -204,7 +205,13 @@ def _estimate(run: Run, looked: Survey) -> cost.Estimate:
     machine_type = target.machine_type or (looked.source.machine_type if looked.source else "")
     fabric = fabrics.fabric_of(machine_type)
     nodes = target.nodes if not isinstance(target, ExternalPool) else looked.existing.nodes if looked.existing else 0
-    return cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+    validation = cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+    if run.spec.gate.max_step_ratio is None or looked.source is None:
+        return validation
+    old = fabrics.fabric_of(looked.source.machine_type)
+    count = min(nodes or looked.source.nodes, looked.source.nodes)
+    probes = catalogue.baseline_probes(run.spec.validation)
+    return cost.estimate(probes, count, old.gpus if old else 0).named("baseline").plus(validation)
 
 
 def _unseen(part: EksPool | GkePool | ExternalPool, pool: Pool | None, seen: int, known: set[str]) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infra.probes.catalogue import Probe
 
@@ -28,6 +28,14 @@ class Estimate:
     def gpu_minutes(self) -> float:
         """All probes together."""
         return sum(item.gpu_minutes for item in self.items)
+
+    def named(self, side: str) -> Estimate:
+        """The same, each probe with the side's name before it."""
+        return Estimate(items=tuple(replace(item, probe=f"{side} {item.probe}") for item in self.items))
+
+    def plus(self, other: Estimate) -> Estimate:
+        """Both, one after the other."""
+        return Estimate(items=(*self.items, *other.items))
 
     def wording(self) -> str:
         """One line for a plan."""

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from flows import cli
 from infra.kube import records
-from infra.model.spec import Validation
+from infra.model.spec import MigrationSpec, Validation
 from infra.probes import catalogue
 from tasks.rules import cost
 from tasks.spending import Spending, read_note
@@ -58,3 +59,25 @@ def test_raising_the_budget_does_not_make_another_spec_of_it():
 def test_two_scouts_cost_a_hundredth_of_the_whole():
     whole = cost.estimate(catalogue.all_probes(Validation()), 2, 8).gpu_minutes
     assert cost.of(catalogue.scout(catalogue.workload_path(Validation())), 2, 8) < 0.02 * whole
+
+
+def test_the_command_line_sets_the_budget_for_this_time_and_the_run_stays_the_same():
+    given = cli._load("infra/examples/eks-p5en.yaml", MigrationSpec, None, None)
+    raised = cli._load("infra/examples/eks-p5en.yaml", MigrationSpec, None, None, 900.0)
+    assert raised.validation.budget_gpu_minutes == 900.0
+    assert records.spec_hash(given.model_dump_json()) == records.spec_hash(raised.model_dump_json())
+
+
+@pytest.mark.parametrize("command", ["plan", "migrate", "revalidate"])
+@pytest.mark.parametrize("budget", ["0", "-1", "many"])
+def test_a_budget_that_is_none_is_a_usage_error(command, budget, capsys):
+    assert cli.run([command, "infra/examples/eks-p5en.yaml", "--budget", budget]) == 2
+    assert "--budget" in capsys.readouterr().err
+
+
+def test_both_pools_are_in_the_estimate_of_a_plan():
+    baseline = cost.estimate(catalogue.baseline_probes(Validation()), 2, 8)
+    both = baseline.named("baseline").plus(cost.estimate(catalogue.all_probes(Validation()), 2, 8))
+    assert "baseline train-step" in both.wording()
+    assert "GPU-minutes" in both.wording()
+    assert both.gpu_minutes > baseline.gpu_minutes
