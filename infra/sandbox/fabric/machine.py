@@ -36,6 +36,7 @@ GPUS: Mapping[str, Gpu] = {
     "H100": Gpu(name="NVIDIA H100 80GB HBM3", flops=989e12, nvls_gb_s=275.0, nvls=True),
     "H200": Gpu(name="NVIDIA H200", flops=989e12, nvls_gb_s=275.0, nvls=True),
     "B200": Gpu(name="NVIDIA B200", flops=2250e12, nvls_gb_s=479.0, nvls=True),
+    "GB200": Gpu(name="NVIDIA GB200", flops=2500e12, nvls_gb_s=479.0, nvls=True),
     "B300": Gpu(name="NVIDIA B300 SXM6 AC", flops=2250e12, nvls_gb_s=479.0, nvls=True),
 }
 
