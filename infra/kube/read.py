@@ -11,6 +11,7 @@ from infra.errors import BadSpec, Forbidden, NotFound
 from infra.kube.api import Kube
 from infra.kube.dump import items
 from infra.kube.owners import volumes, workload
+from infra.kube.switches import groups, served
 from infra.kube.wire import Shared, Wire, budget, moment, node, pod
 from infra.model.gangs import GANG_KINDS, gang_kind
 from infra.model.workload import Budget, Pod, Snapshot, Workload
@@ -120,8 +121,9 @@ class _Reader:
                     found += self.owners(kind, f"/apis/{api_version}/{row.plural}")
             wanted |= {(w.owner.api_version, w.owner.kind) for w in found if w.owner}
         if any("kueue.x-k8s.io/queue-name" in w.labels for w in (*known, *found)):
-            row = next(k for k in GANG_KINDS if k.kind == "Workload")
-            found += self.owners("Workload", row.path())
+            row = served(groups(self.kube), next(k for k in GANG_KINDS if k.kind == "Workload"))
+            if row is not None:
+                found += self.owners("Workload", row.path())
         return found
 
 
@@ -185,12 +187,18 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
 
 
 def _latest(raw: Wire) -> datetime | None:
-    """The latest time an object mentions in its conditions: a dump has no clock of its own."""
-    latest: datetime | None = None
-    if raw.get("kind") == "Node":
-        for condition in (raw.get("status") or {}).get("conditions") or ():
-            latest = _later(latest, moment(condition.get("lastHeartbeatTime")))
-    return latest
+    """The latest time that a node, a pod or an event mentions of its past: a dump has no clock of its own."""
+    meta, status = raw.get("metadata") or {}, raw.get("status") or {}
+    times = [meta.get("creationTimestamp")]
+    match raw.get("kind"):
+        case "Node":
+            times += [c.get("lastHeartbeatTime") for c in status.get("conditions") or ()]
+        case "Pod":
+            times += [c.get("lastTransitionTime") for c in status.get("conditions") or ()]
+        case "Event":
+            times += [raw.get("lastTimestamp"), raw.get("eventTime")]
+    # In one format the latest is the largest text; parsing all would cost more than all the rest.
+    return moment(max((t for t in times if isinstance(t, str)), default=None))
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:

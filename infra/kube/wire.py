@@ -28,6 +28,10 @@ _KEPT_EXACT = frozenset(
         "controller.kubernetes.io/pod-deletion-cost",
     }
 )
+_OF_MACHINE = (
+    "/boot/", "/dev/", "/etc/", "/lib/", "/lib64/", "/opt/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/",
+    "/home/kubernetes/", "/var/lib/kubelet/", "/var/log/", "/var/run/", "/var/lib/containerd/", "/var/lib/docker/",
+)  # fmt: skip
 _SUFFIX: Mapping[str, float] = {
     "": 1, "m": 1e-3, "u": 1e-6, "n": 1e-9, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
@@ -197,6 +201,7 @@ def pod(raw: Wire, shared: Shared | None = None) -> Pod:
         tolerations=shared.once(("t", str(tolerations)), lambda: _tolerations(tolerations)) if tolerations else (),
         requests=_requests(spec, shared),
         empty_dirs=tuple(str(v.get("name")) for v in volumes if "emptyDir" in v),
+        host_paths=tuple(path for v in volumes if v.get("hostPath") and (path := _data_path(v["hostPath"]))),
         claims=_claims(meta, volumes),
         csi_drivers=tuple(str(v["csi"].get("driver")) for v in volumes if v.get("csi")),
         resource_claims=tuple(str(c.get("name")) for c in spec.get("resourceClaims") or ()),
@@ -206,6 +211,13 @@ def pod(raw: Wire, shared: Shared | None = None) -> Pod:
         unschedulable=unschedulable,
         restart_policy=spec.get("restartPolicy") or "Always",
     )
+
+
+def _data_path(volume: Wire) -> str:
+    """The path, unless it belongs to the machine itself: devices, sockets, logs, the kubelet's and driver's files."""
+    path = str(volume.get("path") or "")
+    of_machine = path == "/" or f"{path.rstrip('/')}/".startswith(_OF_MACHINE)
+    return "" if of_machine or volume.get("type") in ("Socket", "CharDevice", "BlockDevice", "File") else path
 
 
 def _grace(spec: Wire) -> int:
@@ -296,8 +308,9 @@ def _waiting(status: Wire) -> str:
 
 
 def budget(raw: Wire, _shared: Shared | None = None) -> Budget:
-    """A PodDisruptionBudget object."""
+    """A PodDisruptionBudget object. An empty selector selected nothing in policy/v1beta1."""
     meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
+    chosen = spec.get("selector")
     return Budget(
         namespace=str(meta.get("namespace", "")),
         name=str(meta.get("name", "")),
@@ -306,7 +319,7 @@ def budget(raw: Wire, _shared: Shared | None = None) -> Budget:
         observed=_number(status.get("observedGeneration")),
         min_available=_written(spec.get("minAvailable")),
         max_unavailable=_written(spec.get("maxUnavailable")),
-        selector=selector(spec.get("selector")),
+        selector=None if not chosen and raw.get("apiVersion") == "policy/v1beta1" else selector(chosen),
         unhealthy_policy=str(spec.get("unhealthyPodEvictionPolicy") or "IfHealthyBudget"),
         allowed=_number(status.get("disruptionsAllowed")),
         healthy=_number(status.get("currentHealthy")),

@@ -93,7 +93,7 @@ class Pod:
     `affinity` is the required node affinity: one of the terms must hold, a term holds when all its requirements
     do. `grace` is spec.terminationGracePeriodSeconds (seconds), `deletion` the metadata.deletionTimestamp, which is
     the time at which the grace ends. `annotations` holds only those that matter to moving. `ready_since` is the
-    last change of the Ready condition, whichever way.
+    last change of the Ready condition, whichever way. `host_paths` are directories of the node that may hold data.
     """
 
     namespace: str
@@ -116,6 +116,7 @@ class Pod:
     tolerations: tuple[Toleration, ...] = ()
     requests: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     empty_dirs: tuple[str, ...] = ()
+    host_paths: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     csi_drivers: tuple[str, ...] = ()
     resource_claims: tuple[str, ...] = ()
@@ -143,7 +144,8 @@ class Pod:
     @property
     def mirror(self) -> bool:
         """A static pod's shadow: the kubelet owns it, the API cannot end it."""
-        return MIRROR in self.annotations or (self.owner is not None and self.owner.kind == "Node")
+        by_source = self.annotations.get("kubernetes.io/config.source") in ("file", "http")
+        return MIRROR in self.annotations or by_source or (self.owner is not None and self.owner.kind == "Node")
 
     @property
     def foreign_finalizers(self) -> tuple[str, ...]:

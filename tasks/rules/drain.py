@@ -6,18 +6,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from infra.model.cluster import EMPTY
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
 from tasks.rules.budgets import spends
 from tasks.rules.decision import Act, Context, Decision, Rule
-from tasks.rules.placement import bound_elsewhere, lacking, tolerates_everything, untolerated, wrong_label
+from tasks.rules.drain_stuck import dead_node, is_late, terminating
+from tasks.rules.placement import (
+    bound_elsewhere,
+    bound_to,
+    lacking,
+    only_on,
+    tolerates_everything,
+    untolerated,
+    wrong_label,
+)
 
-STUCK_AFTER = timedelta(minutes=2)  # past the grace period: by then a kubelet has killed and removed what it can
 _DO_NOT_DISRUPT = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_POLICY = "unhealthyPodEvictionPolicy"
 _DRIVER_WORDS = ("csi", "device-plugin", "nvidia-driver", "rdma", "lustre")
 
 
@@ -52,72 +59,10 @@ def _daemonset(pod: Pod, ctx: Context) -> Decision | None:
     )
 
 
-def _finished(pod: Pod, _: Context) -> Decision | None:
-    if pod.finished and not pod.foreign_finalizers:
+def _finished(pod: Pod, ctx: Context) -> Decision | None:
+    if pod.finished and not pod.foreign_finalizers and not (pod.finalizers and is_late(pod, ctx)):
         return Decision(act=Act.EVICT, code="finished", reason=f"{pod.phase}: nothing runs any more")
     return None
-
-
-def _terminating(pod: Pod, ctx: Context) -> Decision | None:
-    if pod.deletion is None:
-        return None
-    since = pod.deletion.strftime("%Y-%m-%dT%H:%M:%SZ")
-    if pod.foreign_finalizers:
-        return Decision(
-            act=Act.BLOCK,
-            code="finalizer",
-            reason=f"terminating since {since}, held by finalizer {', '.join(pod.foreign_finalizers)}",
-            remedy=f"find the controller of {pod.foreign_finalizers[0]}; it has not finished its clean-up",
-            detail={"finalizers": list(pod.foreign_finalizers), "since": since},
-        )
-    node = ctx.snapshot.node_by_name.get(pod.node)
-    late = ctx.now is not None and ctx.now - pod.deletion > STUCK_AFTER
-    if node is not None and not node.ready and late:
-        return Decision(
-            act=Act.BLOCK,
-            code="node-dead",
-            reason=f"terminating since {since} on node {node.name}, whose kubelet does not answer",
-            remedy=f"when the machine is surely off: kubectl taint node {node.name} "
-            "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
-            detail={"since": since},
-        )
-    if late and (pod.containers_ended or pod.claims or pod.csi_drivers):
-        drivers = _drivers(pod, ctx)
-        return Decision(
-            act=Act.BLOCK,
-            code="stuck-unmount" if drivers else "stuck-terminating",
-            reason=f"terminating since {since}, its volumes ({', '.join(drivers)}) are not unmounted"
-            if drivers
-            else f"terminating since {since}, although its containers have ended",
-            remedy=f"look at the CSI node pod of {drivers[0]} on {pod.node}: kubectl get pods -A "
-            f"--field-selector spec.nodeName={pod.node}"
-            if drivers
-            else f"look at the kubelet of {pod.node}",
-            detail={"since": since, "drivers": list(drivers)},
-        )
-    return Decision(act=Act.WAIT, code="terminating", reason=f"leaving; its grace ends at {since}")
-
-
-def _drivers(pod: Pod, ctx: Context) -> tuple[str, ...]:
-    bound = (ctx.snapshot.volume_by_claim.get((pod.namespace, c)) for c in pod.claims)
-    return tuple(sorted({v.driver for v in bound if v and v.driver} | set(pod.csi_drivers)))
-
-
-def _dead_node(pod: Pod, ctx: Context) -> Decision | None:
-    node = ctx.snapshot.node_by_name.get(pod.node)
-    if node is None or not node.conditions or node.ready:
-        return None
-    ready = next((c for c in node.conditions if c.type == "Ready"), None)
-    if ready is None or ready.status != "Unknown":
-        return None
-    return Decision(
-        act=Act.BLOCK,
-        code="node-dead",
-        reason=f"node {node.name} has not answered since {ready.since or 'an unknown time'}: "
-        "an evicted pod would stay Terminating for ever",
-        remedy=f"restart the kubelet of {node.name}, or, when the machine is surely off, taint it "
-        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
-    )
 
 
 def _bare(pod: Pod, ctx: Context) -> Decision | None:
@@ -147,7 +92,7 @@ def _empty_dir(pod: Pod, ctx: Context) -> Decision | None:
 def _volume(pod: Pod, ctx: Context) -> Decision | None:
     for claim in pod.claims:
         volume = ctx.snapshot.volume_by_claim.get((pod.namespace, claim))
-        if volume is not None and volume.local:
+        if volume is not None and bound_to(volume, pod.node):
             return Decision(
                 act=Act.BLOCK,
                 code="local-volume",
@@ -221,12 +166,13 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
         )
     if not found.never and found.allowed:
         return None
+    policy = found.budget.unhealthy_policy
     if not pod.ready or (not found.never and found.unhealthy and found.healthy < found.expected):
         return Decision(
             act=Act.BLOCK if found.never else Act.WAIT,
             code="pdb-unhealthy-pods",
-            reason=f"{found.wording}; not ready: {_few(found.unhealthy)} (policy {found.budget.unhealthy_policy})",
-            remedy="mend those pods, or set unhealthyPodEvictionPolicy: AlwaysAllow",
+            reason=f"{found.wording}; not ready: {_few(found.unhealthy)} (policy {policy})",
+            remedy="mend those pods" + ("" if policy == "AlwaysAllow" else f", or set {_POLICY}: AlwaysAllow"),
             detail={**detail, "unhealthy": list(found.unhealthy)},
         )
     if found.never and surging(pod, ctx):
@@ -267,6 +213,29 @@ def _pinned(pod: Pod, ctx: Context) -> Decision | None:
         code="pinned",
         reason=f"its {wrong} does not match the target pool",
         remedy="change the owner's template, or give the target pool that label",
+    )
+
+
+def _pinned_to_node(pod: Pod, ctx: Context) -> Decision | None:
+    if ctx.target is not None or not only_on(pod, pod.node):
+        return None
+    return Decision(
+        act=Act.EVICT,
+        code="pinned-to-node",
+        reason=f"may only run on node {pod.node}: its replacement stays Pending while that is cordoned",
+        remedy="change the owner's template before the node goes",
+    )
+
+
+def _host_path(pod: Pod, _: Context) -> Decision | None:
+    if not pod.host_paths:
+        return None
+    return Decision(
+        act=Act.EVICT,
+        code="host-path",
+        reason=f"keeps {', '.join(pod.host_paths)} of node {pod.node}: its replacement will not find what is in it",
+        remedy="copy the data, or make sure that it is only a cache",
+        detail={"paths": list(pod.host_paths)},
     )
 
 
@@ -337,16 +306,18 @@ def _claims_devices(pod: Pod, _: Context) -> Decision | None:
     )
 
 
-EXEMPT: tuple[Rule, ...] = (_mirror, _daemonset, _finished)
+EXEMPT: tuple[Rule, ...] = (_mirror, _finished, _daemonset)
 RULES: tuple[Rule, ...] = (
-    _terminating,
-    _dead_node,
+    terminating,
+    dead_node,
     _bare,
     _empty_dir,
     _volume,
     _do_not_disrupt,
     _budgets,
     _pinned,
+    _pinned_to_node,
+    _host_path,
     _target_taint,
     _target_resource,
     _comes_back,
@@ -360,7 +331,7 @@ def decide(pod: Pod, ctx: Context) -> tuple[Decision, ...]:
     for rule in EXEMPT:
         if (answer := rule(pod, ctx)) is not None:
             return (answer,)
-    if pod.terminating and (answer := _terminating(pod, ctx)) is not None:
+    if pod.terminating and (answer := terminating(pod, ctx)) is not None:
         return (answer,)
     return tuple(answer for rule in RULES if (answer := rule(pod, ctx)) is not None)
 

@@ -9,6 +9,7 @@ from infra.model.cluster import EMPTY, Node, Taint
 from infra.model.record import UNPROVEN_TAINT
 from infra.model.workload import Pod, Requirement, Snapshot, Volume
 
+_HOSTNAME = "kubernetes.io/hostname"
 # Taints that go away by themselves, or that we take off before work moves.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", UNPROVEN_TAINT)
 
@@ -52,6 +53,18 @@ def wrong_label(pod: Pod, shape: TargetShape) -> str:
     return ""
 
 
+def only_on(pod: Pod, node: str) -> bool:
+    """Does its nodeSelector or required affinity name this one node?"""
+    if not node:
+        return False
+    if pod.node_selector.get(_HOSTNAME) == node:
+        return True
+    return bool(pod.affinity) and all(
+        any(r.operator == "In" and r.values == (node,) and (r.field or r.key == _HOSTNAME) for r in term)
+        for term in pod.affinity
+    )
+
+
 def terms_may_hold(terms: Iterable[tuple[Requirement, ...]], shape: TargetShape) -> bool:
     """One term must hold; an empty term holds for no node, as in Kubernetes."""
     return any(term and all(_may_hold(r, shape) for r in term) for term in terms)
@@ -61,7 +74,7 @@ def _may_hold(requirement: Requirement, shape: TargetShape) -> bool:
     """A pool's name, zone or type known here decides; a label not known here may still come."""
     if requirement.field:
         return requirement.operator == "NotIn"  # metadata.name: pinned to nodes that are not of the target
-    if requirement.key == "kubernetes.io/hostname":
+    if requirement.key == _HOSTNAME:
         return requirement.operator in ("NotIn", "Exists")
     value = shape.labels.get(requirement.key)
     if value is None and shape.open_labels:
@@ -100,6 +113,12 @@ def bound_elsewhere(pod: Pod, volumes: Mapping[tuple[str, str], Volume], shape: 
         if volume is not None and volume.affinity and not terms_may_hold(volume.affinity, shape):
             return volume
     return None
+
+
+def bound_to(volume: Volume, node: str) -> bool:
+    """Is it kept on this one node, whichever label its driver tells nodes by?"""
+    one = tuple(r for term in volume.affinity for r in term if r.operator == "In" and r.values == (node,))
+    return volume.local or (bool(one) and len(one) == len(volume.affinity))
 
 
 def free_on(node: Node, pods: Iterable[Pod]) -> dict[str, int]:

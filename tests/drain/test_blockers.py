@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from infra.errors import BadSpec, NotFound
+from infra.kube.read import of_objects
 from tasks.blockers import blockers
+from tasks.rules.decision import Context
+from tasks.rules.drain import decide
 
 CASES = sorted((Path(__file__).parent / "cases").iterdir())
 
@@ -188,6 +191,33 @@ def test_a_real_dump_is_read_as_its_case_says(case):
         ),
         pytest.param([node(), pod(deletionTimestamp="2026-01-01T11:59:50Z")], [], id="leaving within its grace"),
         pytest.param(
+            [node(), pod(deletionTimestamp="2026-01-01T11:00:00Z")],
+            ["stuck-terminating"],
+            id="a process that does not end",
+        ),
+        pytest.param(
+            [pod(deletionTimestamp="2026-01-01T11:00:00Z"), pod("p2", creationTimestamp="2026-01-01T12:00:00Z")],
+            ["stuck-terminating"],
+            id="what a dump without nodes says of the time",
+        ),
+        pytest.param(
+            [
+                node(),
+                pod(
+                    phase="Succeeded",
+                    deletionTimestamp="2026-01-01T11:00:00Z",
+                    finalizers=["batch.kubernetes.io/job-tracking"],
+                ),
+            ],
+            ["finalizer"],
+            id="a finished pod that its Job has forgotten",
+        ),
+        pytest.param(
+            [node(), pod(phase="Failed", owners=owned("DaemonSet", "ds"))],
+            [],
+            id="a finished pod of a DaemonSet nobody has seen",
+        ),
+        pytest.param(
             [node(ready="Unknown"), pod(deletionTimestamp="2026-01-01T11:00:00Z")],
             ["node-dead"],
             id="leaving a dead node",
@@ -219,10 +249,63 @@ def test_a_real_dump_is_read_as_its_case_says(case):
             ["local-storage"],
             id="a local volume",
         ),
+        pytest.param(
+            [
+                pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}),
+                {"kind": "PersistentVolumeClaim", "metadata": meta("c"), "spec": {"volumeName": "pv"}},
+                {
+                    "kind": "PersistentVolume",
+                    "metadata": {"name": "pv"},
+                    "spec": {
+                        "csi": {"driver": "topolvm.io"},
+                        "nodeAffinity": {
+                            "required": {
+                                "nodeSelectorTerms": [
+                                    {
+                                        "matchExpressions": [
+                                            {"key": "topology.topolvm.io/node", "operator": "In", "values": ["n1"]}
+                                        ]
+                                    }
+                                ]
+                            }
+                        },
+                    },
+                },
+            ],
+            ["local-storage"],
+            id="a volume that its driver keeps on one node",
+        ),
+        pytest.param(
+            [
+                pod(),
+                {
+                    "apiVersion": "policy/v1beta1",
+                    "kind": "PodDisruptionBudget",
+                    "metadata": meta("b"),
+                    "spec": {"minAvailable": 1, "selector": {}},
+                },
+            ],
+            [],
+            id="an empty selector of old",
+        ),
     ],
 )
 def test_each_reason_is_told_by_its_name(objects, expected):
     assert [w for _, w in why(*objects)] == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ({"nodeSelector": {"kubernetes.io/hostname": "n1"}}, "pinned-to-node"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/mnt/models"}}]}, "host-path"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/dev/infiniband"}}]}, None),
+    ],
+)
+def test_what_a_pod_leaves_behind_is_told_and_does_not_block(spec, code):
+    snapshot = of_objects([pod(spec=spec)])
+    found = {d.code for d in decide(snapshot.pods[0], Context(snapshot=snapshot))}
+    assert found == ({code} if code else set())
 
 
 def test_a_budget_that_is_not_counted_yet_leaves_the_answer_open():
