@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from infra import fabrics
-from infra.clock import rfc3339
-from infra.errors import Unmeasured
+from infra.clock import parse_time, rfc3339
+from infra.errors import BadSpec, PoolshiftError, Unmeasured
 from infra.kube import api, dump, plugins
-from infra.model.cluster import EMPTY
+from infra.model.cluster import EMPTY, Node
+from infra.model.plugins import PluginView
 from infra.model.pools import Pool, PoolState
 from infra.model.reading import Kind
 from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
-from tasks import judge, readiness
+from tasks import judge, ledgers, readiness
 from tasks.rules import audit as rules
+from tasks.rules import readiness as readiness_rules
 from tasks.rules.audit import Component
+from tasks.rules.wording import plural
 
-# The labels by which each cloud and the usual provisioners mark the pool of a node, most specific first.
+_TYPE = "node.kubernetes.io/instance-type"
+# The labels by which each cloud and the usual provisioners mark the pool of a node, most specific first; a node that
+# nobody marked is judged with those of its machine type.
 POOL_LABELS = (
     "eks.amazonaws.com/nodegroup",
     "cloud.google.com/gke-nodepool",
     "karpenter.sh/nodepool",
     "alpha.eksctl.io/nodegroup-name",
+    _TYPE,
 )
 
 
@@ -39,6 +45,7 @@ class Audit:
     verdicts: tuple[Verdict, ...] = ()
     reading: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     now: datetime | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -67,17 +74,21 @@ class Audit:
         return (*mine, *(f for v in self.verdicts for f in v.findings))
 
     def wording(self) -> str:
-        """One line: the outcome and how much was looked at."""
-        parts = [f"{len(self.components)} components"] if self.components else []
-        parts += [f"{len(self.verdicts)} pools"] if self.verdicts else []
-        return f"audit: {self.outcome.value} ({', '.join(parts) or 'nothing to judge'})"
+        """One line: the outcome and how much was looked at; below it, what could not be."""
+        parts = [plural(len(self.components), "component")] if self.components else []
+        parts += [plural(len(self.verdicts), "pool")] if self.verdicts else []
+        first = f"audit: {self.outcome.value} ({', '.join(parts) or 'nothing to judge'})"
+        return "\n".join([first, *(f"  {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:
-        """The worst component's facts at the top, all components and verdicts below."""
+        """The worst component's facts at the top (a pool's, where no component is broken), all of them below."""
         shown = [_component(c, self.now) for c in self.components]
         top = dict(shown[0]) if shown else {}
         if self.components and top.get("component", "").startswith("node "):
             del top["component"]
+        broken = next((f for v in self.verdicts for f in v.findings if f.level is Level.BLOCK), None)
+        if broken is not None and top.get("healthy") is not False:
+            top |= {"healthy": False, "reason": None, "cause": broken.code, "message": broken.wording()}
         return {
             "kind": "k8s",
             **top,
@@ -85,6 +96,7 @@ class Audit:
             "outcome": self.outcome.value,
             "components": shown,
             "pools": [v.to_dict() for v in self.verdicts],
+            "notes": list(self.notes),
         }
 
 
@@ -110,32 +122,100 @@ def of_file(path: str) -> Audit:
 
 
 def of_objects(objects: Iterable[Mapping[str, Any]]) -> Audit:
-    """Audit plain objects of any kinds; unknown kinds are left out."""
+    """Audit plain objects of any kinds; unknown kinds are left out.
+
+    Applications' pods are no components, and are looked at only where a dump holds nothing else. Pools are judged as
+    on a live cluster, as far as the dump holds what that takes.
+    """
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for obj in objects:
         kinds.setdefault(str(obj.get("kind")), []).append(obj)
+    pods = [p for p in kinds.get("Pod", ()) if plugins.is_component(p)]
+    if not pods and not kinds.keys() & {"Node", "DaemonSet"}:
+        pods = kinds.get("Pod", [])
     view = plugins.from_objects(
-        kinds.get("Node", ()), kinds.get("DaemonSet", ()), kinds.get("Pod", ()), taken=datetime.fromtimestamp(0, UTC)
+        kinds.get("Node", ()),
+        kinds.get("DaemonSet", ()),
+        pods,
+        taken=_newest(kinds),
+        slices=kinds.get("ResourceSlice"),
+        csi=kinds.get("CSINode"),
     )
     found = rules.components(view.nodes, view.daemonsets, view.pods, kinds.get("Event", ()))
-    return Audit(components=tuple(found))
+    verdicts, notes = _pools(view, whole="DaemonSet" in kinds)
+    return Audit(components=tuple(found), verdicts=verdicts, notes=notes)
 
 
 def of_cluster(cluster: Cluster) -> Audit:
     """Audit every accelerator pool of a live cluster, found by its nodes' labels and machine type."""
     kube = api.connect(cluster)
-    pools: dict[tuple[str, str, str], int] = {}
-    for node in kube.list("/api/v1/nodes"):
-        labels = node["metadata"].get("labels") or {}
-        machine = labels.get("node.kubernetes.io/instance-type", "")
-        label = next((name for name in POOL_LABELS if name in labels), "")
-        if label and fabrics.fabric_of(machine) is not None:
-            key = (label, labels[label], machine)
-            pools[key] = pools.get(key, 0) + 1
-    verdicts = tuple(
-        readiness.look(kube, _pool(label, name, machine, count)) for (label, name, machine), count in pools.items()
-    )
-    return Audit(verdicts=verdicts, now=kube.clock.now())
+    view = plugins.survey(kube, list(kube.list("/api/v1/nodes")))
+    verdicts, notes = _pools(view, whole=True)
+    remembered = tuple(_remember(v, simulated=kube.sandbox is not None) for v in verdicts)
+    return Audit(verdicts=remembered, now=kube.clock.now(), notes=notes)
+
+
+def _is_known(labels: Mapping[str, str]) -> bool:
+    return fabrics.fabric_of(labels.get(_TYPE, "")) is not None
+
+
+def _pools(view: PluginView, *, whole: bool) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
+    """A verdict for each pool whose machine type is known, and what could not be judged.
+
+    `whole`: the DaemonSets were read. Where they were not, that a plugin is absent cannot be said.
+    """
+    pools: dict[tuple[str, str, str], list[Node]] = {}
+    strange: dict[str, int] = {}
+    for node in view.nodes:
+        machine = node.labels.get(_TYPE, "")
+        label = next((name for name in POOL_LABELS if name in node.labels), "")
+        if _is_known(node.labels):
+            pools.setdefault((label, node.labels[label], machine), []).append(node)
+        elif any(rules.DEVICE_RESOURCE.match(r) for r in {*node.capacity, *node.allocatable}):
+            strange[machine or "(no type)"] = strange.get(machine or "(no type)", 0) + 1
+    verdicts = []
+    for (label, name, machine), nodes in pools.items():
+        expected = readiness.expectation(_pool(label, name, machine, len(nodes)))
+        found = readiness_rules.judge(replace(view, nodes=tuple(nodes)), expected)
+        verdicts.append(found if whole else _without_daemonsets(found))
+    notes = [
+        f"{plural(count, 'node')} of machine type {machine}: not in infra/fabrics, so what they should offer is unknown"
+        for machine, count in sorted(strange.items())
+    ]
+    return tuple(verdicts), tuple(notes)
+
+
+def _without_daemonsets(verdict: Verdict) -> Verdict:
+    """A dump without DaemonSets shows devices that are missing; a pass takes the plugins as well."""
+    findings = tuple(f for f in verdict.findings if f.code != "plugin-absent")
+    if any(f.level is Level.BLOCK for f in findings):
+        return replace(verdict, findings=findings, reason=findings[0].fact())
+    reason = "the dump holds no DaemonSets: whether the plugins cover every node cannot be told"
+    return replace(verdict, outcome=Outcome.UNMEASURED, findings=findings, reason=reason)
+
+
+def _remember(verdict: Verdict, *, simulated: bool) -> Verdict:
+    """Since when by our own history, where the objects do not say and the ledger knows one pool of this name."""
+    known = [f.object.removeprefix("pool ") for f in verdict.findings if f.object.startswith("pool ")]
+    if verdict.outcome is Outcome.PASS or not known or any(f.since for f in verdict.findings):
+        return verdict
+    try:
+        since = ledgers.since_by_name(known[0], verdict.check, simulated=simulated)
+    except PoolshiftError:
+        return verdict  # the history only adds to what was seen
+    findings = tuple(replace(f, since=since) if f.level is Level.BLOCK else f for f in verdict.findings)
+    return replace(verdict, findings=findings) if since else verdict
+
+
+def _newest(kinds: Mapping[str, Iterable[Mapping[str, Any]]]) -> datetime:
+    """About when a dump was taken: its newest heartbeat or event, which ages are told from; else 1970."""
+    moments = [
+        condition.get("lastHeartbeatTime")
+        for node in kinds.get("Node", ())
+        for condition in (node.get("status") or {}).get("conditions") or ()
+    ]
+    moments += [event.get("lastTimestamp") for event in kinds.get("Event", ())]
+    return max((parse_time(m) for m in moments if isinstance(m, str) and m), default=datetime.fromtimestamp(0, UTC))
 
 
 def _pool(label: str, name: str, machine: str, count: int) -> Pool:
@@ -180,4 +260,4 @@ def _bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as cause:
-        raise Unmeasured(f"file {path}", f"cannot be read: {cause.strerror or cause}") from cause
+        raise BadSpec(f"file {path}", f"cannot be read: {cause.strerror or cause}") from cause

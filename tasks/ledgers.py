@@ -101,6 +101,16 @@ def since(pool: str, check: str, *, simulated: bool) -> str:
     return failing_since(k for k in found if k.entry.simulated is simulated)
 
 
+def since_by_name(name: str, check: str, *, simulated: bool) -> str:
+    """The same for a pool of which only its own name is known; "" where none or several are."""
+    if not exists():
+        return ""
+    with Ledger.open(location()) as ledger:
+        found = [k for k in ledger.entries(kind="verdict", subject=check) if k.entry.simulated is simulated]
+    mine = [k for k in found if k.entry.pool.endswith(f"-{name}")]
+    return failing_since(mine) if len({k.entry.pool for k in mine}) == 1 else ""
+
+
 def past(pool: str, *, simulated: bool) -> list[Evidence]:
     """Everything that was measured of a pool, oldest first. Raises Unreachable."""
     with Ledger.open(location()) as ledger:

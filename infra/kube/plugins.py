@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,8 @@ from infra.kube.api import Kube
 from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, PluginPod, PluginView
 
 Wire = Mapping[str, Any]
+# Where clouds, NVIDIA's operators and SR-IOV's keep what makes a node's devices show.
+_SYSTEM = ("kube-", "gke-", "gmp-", "amazon-", "nvidia", "gpu-operator", "network-operator", "sriov", "dranet")
 
 
 def view(kube: Kube, node_selector: Mapping[str, str]) -> PluginView:
@@ -20,7 +22,11 @@ def view(kube: Kube, node_selector: Mapping[str, str]) -> PluginView:
     Pods are listed per plugin DaemonSet by its own selector, so a cluster of 1,000 nodes costs a handful of lists.
     """
     labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
-    nodes = list(kube.list("/api/v1/nodes", {"labelSelector": labels}))
+    return survey(kube, list(kube.list("/api/v1/nodes", {"labelSelector": labels})))
+
+
+def survey(kube: Kube, nodes: Sequence[Wire]) -> PluginView:
+    """The same for nodes that were read before."""
     sets = [raw for raw in kube.list("/apis/apps/v1/daemonsets") if _known(raw)]
     pods = [pod for raw in sets for pod in _pods_of(kube, raw)]
     names = {raw["metadata"]["name"] for raw in nodes}
@@ -34,6 +40,15 @@ def view(kube: Kube, node_selector: Mapping[str, str]) -> PluginView:
             raw for raw in _optional(kube, "/apis/storage.k8s.io/v1/csinodes") or () if raw["metadata"]["name"] in names
         ],
     )
+
+
+def is_component(pod: Wire) -> bool:
+    """Does this pod belong to the machinery of its node? Told by its owner, its name and image, or its namespace."""
+    meta = pod["metadata"]
+    owner = wire.owner(meta)
+    if owner is not None and owner.kind in ("DaemonSet", "Node"):
+        return True
+    return str(meta.get("namespace", "")).startswith(_SYSTEM) or _recognised(meta["name"], pod.get("spec") or {})
 
 
 def from_objects(
@@ -135,9 +150,11 @@ def _wanted_node(raw: Wire) -> str:
 
 
 def _known(raw: Wire) -> bool:
-    name = raw["metadata"]["name"]
-    template = ((raw.get("spec") or {}).get("template") or {}).get("spec") or {}
-    images = " ".join(c.get("image", "") for c in template.get("containers") or ())
+    return _recognised(raw["metadata"]["name"], ((raw.get("spec") or {}).get("template") or {}).get("spec") or {})
+
+
+def _recognised(name: str, spec: Wire) -> bool:
+    images = " ".join(c.get("image", "") for c in spec.get("containers") or ())
     return any(
         any(word in name for word in plugin.names) or any(word in images for word in plugin.images)
         for plugin in KNOWN_PLUGINS

@@ -16,6 +16,7 @@ from typing import Any
 from infra.model.cluster import EMPTY, Node
 from infra.model.plugins import Container, DaemonSet, PluginPod
 from infra.model.verdict import Outcome
+from tasks.rules.causes import cause_of
 from tasks.rules.readiness import refusal
 
 BROKEN_WAITS = frozenset(
@@ -31,23 +32,6 @@ BROKEN_WAITS = frozenset(
         "ContainerCannotRun",
     }
 )
-# Words of container runtimes and registries, most telling first.
-CAUSES: Sequence[tuple[str, str]] = (
-    (r"exec format error|no match for platform|does not match the specified platform", "wrong-architecture"),
-    (r"toomanyrequests|rate limit", "registry-rate-limit"),
-    (r"unauthorized|authentication required|no basic auth|access denied|403 forbidden|pull access denied|denied:",
-     "image-unauthorized"),
-    (r"manifest unknown|not found|does not exist|repository name not known|name unknown", "image-not-found"),
-    (r"no such host|i/o timeout|connection refused|dial tcp|tls handshake|context deadline|server misbehaving",
-     "registry-unreachable"),
-    (r"oomkilled|out of memory", "out-of-memory"),
-    (r"libnvidia-ml\.so|nvml.*(not|fail|could)|could not load nvml", "nvml-library-not-found"),
-    (r"failed to initialize nvml: driver/library version mismatch", "driver-version-mismatch"),
-    (r"no devices found|no (efa|rdma|gpu)s? (device|found)|found 0 ", "no-devices"),
-    (r"nri|containerd.*(?:socket|config)|cdi", "container-runtime"),
-    (r"permission denied|operation not permitted", "permission-denied"),
-    (r"volume|mount", "volume-mount"),
-)  # fmt: skip
 # Resources whose number is a configured maximum and not a count of hardware (k8s-rdma-shared-dev-plugin's rdmaHcaMax).
 NOT_A_COUNT = ("rdma/",)
 DEVICE_RESOURCE = re.compile(
@@ -83,11 +67,8 @@ def components(
 ) -> list[Component]:
     """Everything that can be judged, worst first."""
     seen = list(events)
-    found = [_daemonset(d, [p for p in pods if _belongs(p, d)], nodes, seen) for d in daemonsets]
-    loose: dict[str, list[PluginPod]] = {}
-    for pod in pods:
-        if not any(_belongs(pod, d) for d in daemonsets):
-            loose.setdefault(stem(pod.name), []).append(pod)
+    owned, loose = _by_daemonset(daemonsets, pods)
+    found = [_daemonset(d, owned.get((d.namespace, d.name), ()), nodes, seen) for d in daemonsets]
     found += [_pods(name, group, seen) for name, group in sorted(loose.items())]
     found += [device for node in nodes for device in _devices(node)]
     order = {Outcome.FAIL: 0, Outcome.UNMEASURED: 1, Outcome.PASS: 2}
@@ -99,16 +80,21 @@ def stem(pod: str) -> str:
     return re.sub(r"(-[a-f0-9]{8,10})?-[a-z0-9]{5}$", "", pod)
 
 
-def cause_of(*texts: str) -> str:
-    """The stable cause behind a message, or ""."""
-    joined = " ".join(texts).lower()
-    return next((cause for pattern, cause in CAUSES if re.search(pattern, joined)), "")
-
-
-def _belongs(pod: PluginPod, daemonset: DaemonSet) -> bool:
-    if pod.daemonset_uid and daemonset.uid:
-        return pod.daemonset_uid == daemonset.uid
-    return pod.namespace == daemonset.namespace and stem(pod.name) == daemonset.name
+def _by_daemonset(
+    daemonsets: Sequence[DaemonSet], pods: Sequence[PluginPod]
+) -> tuple[dict[tuple[str, str], list[PluginPod]], dict[str, list[PluginPod]]]:
+    """Each DaemonSet's pods, by owner or, where the dump lacks it, by name; and the other pods by their stem."""
+    by_uid = {d.uid: (d.namespace, d.name) for d in daemonsets if d.uid}
+    names = {(d.namespace, d.name) for d in daemonsets}
+    owned: dict[tuple[str, str], list[PluginPod]] = {}
+    loose: dict[str, list[PluginPod]] = {}
+    for pod in pods:
+        key = by_uid.get(pod.daemonset_uid) or (pod.namespace, stem(pod.name))
+        if key in names:
+            owned.setdefault(key, []).append(pod)
+        else:
+            loose.setdefault(stem(pod.name), []).append(pod)
+    return owned, loose
 
 
 def _daemonset(

@@ -15,6 +15,7 @@ from infra.model.cluster import EMPTY, Node, Taint
 from infra.model.plugins import DRA_DRIVERS, KNOWN_PLUGINS, Container, DaemonSet, Plugin, PluginPod, PluginView
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from infra.model.workload import Requirement, Toleration
+from tasks.rules.causes import WRONG_ARCHITECTURE, cause_of
 from tasks.rules.wording import age, and_more, rfc3339
 
 # What the DaemonSet controller adds to every pod's tolerations (kubernetes.io docs, DaemonSet taints).
@@ -123,14 +124,25 @@ def devices_allocatable(view: PluginView, expected: Expectation) -> Iterable[Fin
         if not short:
             continue
         lost = [n.name for n in view.nodes if n.name in short and n.capacity.get(resource, 0) > short[n.name]]
-        yield _block(
-            "devices-missing",
-            f"pool {expected.pool}",
-            f"{resource}: {_per_node(short)} allocatable on {and_more(sorted(short), 3)}"
+        yield Finding(
+            level=Level.BLOCK,
+            code="devices-missing",
+            object=f"pool {expected.pool}",
+            observed=f"{resource}: {_per_node(short)} allocatable on {and_more(sorted(short), 3)}"
             + (f" although capacity is higher on {and_more(sorted(lost), 3)}" if lost else ""),
-            f"{count} on every node",
-            f"kubectl get nodes -o custom-columns='NAME:.metadata.name,N:.status.allocatable.{_escape(resource)}'",
+            expected=f"{count} on every node",
+            since=_since(_first_broken(resource, short, view), view.taken),
+            remedy="kubectl get nodes -o "
+            f"custom-columns='NAME:.metadata.name,N:.status.allocatable.{_escape(resource)}'",
         )
+
+
+def _first_broken(resource: str, nodes: Mapping[str, int], view: PluginView) -> datetime | None:
+    """Since when a pod that serves this resource is not Ready on one of the nodes: its devices went with it."""
+    serving = [p for p in KNOWN_PLUGINS if p.resources and resource.startswith(p.resources)]
+    sets = {d.uid for d in view.daemonsets if any(recognises(p, d) for p in serving)}
+    moments = [p.not_ready_since for p in view.pods if p.daemonset_uid in sets and p.node in nodes and not p.ready]
+    return min((m for m in moments if m is not None), default=None)
 
 
 def plugins_cover_pool(view: PluginView, expected: Expectation) -> Iterable[Finding]:
@@ -149,15 +161,11 @@ def plugins_cover_pool(view: PluginView, expected: Expectation) -> Iterable[Find
 
 def one_plugin_per_resource(view: PluginView, expected: Expectation) -> Iterable[Finding]:
     """Two plugins that register one resource on one node overwrite each other's devices."""
+    running = {(p.daemonset_uid, p.node) for p in view.pods if p.ready}
     for plugin in needed(expected):
-        for node in view.nodes:
-            on_node = sorted(
-                {
-                    d.object
-                    for d in view.daemonsets
-                    if recognises(plugin, d) and plugin.resources and _runs(d, node, view)
-                }
-            )
+        sets = [d for d in view.daemonsets if plugin.resources and recognises(plugin, d)]
+        for node in view.nodes if len(sets) > 1 else ():
+            on_node = sorted(d.object for d in sets if (d.uid, node.name) in running)
             if len(on_node) > 1:
                 yield _block(
                     "two-plugins",
@@ -311,10 +319,10 @@ def diagnose(pod: PluginPod) -> tuple[str, str]:
 
 
 def _diagnose_container(container: Container) -> tuple[str, str] | None:
+    if cause_of(container.message) == WRONG_ARCHITECTURE:
+        return "plugin-exec-format", f"image {container.image} is built for another architecture"
     if container.waiting in _PULL:
         return "plugin-image-missing", f"{container.waiting}: image {container.image}"
-    if "exec format error" in container.message:
-        return "plugin-exec-format", f"image {container.image} is built for another architecture"
     if container.waiting in ("CrashLoopBackOff", "RunContainerError", "CreateContainerError"):
         code = container.exit_code
         return (
@@ -356,10 +364,6 @@ def _plugin_absent(plugin: Plugin, view: PluginView, expected: Expectation) -> I
         )
 
 
-def _runs(daemonset: DaemonSet, node: Node, view: PluginView) -> bool:
-    return any(p.daemonset_uid == daemonset.uid and p.node == node.name and p.ready for p in view.pods)
-
-
 def _served_by_dra(view: PluginView, node: str, resource: str, count: int, expected: Expectation) -> bool:
     """Do the drivers of this very resource offer as many devices? GKE's rdma-0..7 are one driver's devices together."""
     prefix = next((p for p in DRA_DRIVERS if resource.startswith(p)), "")
@@ -371,7 +375,10 @@ def _served_by_dra(view: PluginView, node: str, resource: str, count: int, expec
 
 
 def _since(moment: datetime | None, now: datetime) -> str:
-    return f"{rfc3339(moment)} ({age(moment, now)})" if moment is not None else ""
+    """With its age, where the time of the look is known: a dump may not say when it was taken."""
+    if moment is None:
+        return ""
+    return f"{rfc3339(moment)} ({age(moment, now)})" if now > moment else rfc3339(moment)
 
 
 def _block(code: str, what: str, observed: str, expected: str, remedy: str = "") -> Finding:
