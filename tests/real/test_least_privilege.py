@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -170,6 +171,14 @@ def marks(here: Any) -> dict[str, Any]:
     }
     objects = {path: {item["metadata"]["uid"]: item.get("spec") for item in kube.list(path)} for path in paths}
     return {"nodes": nodes, **objects}
+
+
+@pytest.mark.real
+def test_what_is_deployed_is_taken_strictly(healthy: Any) -> None:
+    found = yaml.safe_load((ROOT / "infra" / "deploy" / "worker.yaml").read_text())
+    params = {"dryRun": "All", "fieldValidation": "Strict"}
+    made = healthy.kube.request("POST", "/apis/apps/v1/namespaces/poolshift/deployments", body=found, params=params)
+    assert made["spec"]["template"]["spec"]["serviceAccountName"] in OF_ACCOUNT
 
 
 @pytest.mark.real
