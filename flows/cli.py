@@ -249,6 +249,57 @@ def approve(
     return 0
 
 
+Why = Annotated[str, typer.Option("--reason", help="Why; kept in the record and shown")]
+By = Annotated[str | None, typer.Option(help="Who; default: the user of this shell")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name")]
+
+
+def _wish(wish: str, name: str, by: str | None, reason: str, cluster: Cluster) -> int:
+    from flows import console
+    from tasks import wishes
+
+    console.say(wishes.ask(cluster, name, wishes.Wish(wish), by=by, reason=reason))
+    return 0
+
+
+@app.command()
+def pause(
+    name: RunName,
+    reason: Why = "",
+    by: By = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "poolshift",
+) -> int:
+    """Hold a migration before its next wave or step, from any machine. What has begun is finished."""
+    return _wish("pause", name, by, reason, _cluster(kubeconfig, context, namespace))
+
+
+@app.command()
+def resume(
+    name: RunName,
+    by: By = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "poolshift",
+) -> int:
+    """Take a pause or a cancellation back."""
+    return _wish("resume", name, by, "", _cluster(kubeconfig, context, namespace))
+
+
+@app.command()
+def cancel(
+    name: RunName,
+    reason: Why = "",
+    by: By = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = "poolshift",
+) -> int:
+    """Stop a migration: no further eviction, gangs brought up, and nodes that are not empty as they were before."""
+    return _wish("cancel", name, by, reason, _cluster(kubeconfig, context, namespace))
+
+
 @app.command()
 def status(
     name: Annotated[str | None, typer.Argument(help="One run; default: all")] = None,

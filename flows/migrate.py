@@ -19,6 +19,7 @@ from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
 from infra.model.verdict import Outcome
 from tasks import report as reporting
+from tasks import wishes
 from tasks.identity import pool_identity
 from tasks.progress import say
 from tasks.run import Run
@@ -60,9 +61,12 @@ def _report_stop(run: Run, error: PoolshiftError) -> None:
 
 
 def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
+    run = Run.open(spec, say=say)
+
     def step(name: Step) -> StepRecord:
         for lease in leases:
             lease.check()
+        wishes.heed(run)
         return take(spec, name, TITLES[name])
 
     step(Step.PLAN)

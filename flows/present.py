@@ -71,6 +71,8 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
         holder = f"; held by {', '.join(standing.holders)}" if standing.holders else ""
         title = f"{standing.run}: {standing.source} -> {standing.target}, {standing.at}{holder}"
         console.show_table(standing.steps, title)
+        for line in _now(standing):
+            console.out().print(line, markup=False)
 
 
 def written(path: Path, *, as_json: bool) -> None:
@@ -112,6 +114,19 @@ def rejudged(found: Rejudged, *, as_json: bool) -> None:
     console.say(
         f"{found.outcome.value}: {changed} of {len(found.pairs)} verdicts differ; the run's own stay in the ledger"
     )
+
+
+def _now(standing: Standing) -> list[str]:
+    """What holds a run, and where its waves stand: emptied nodes, percent, and which budget is waited for."""
+    found, lines = standing.progress, []
+    if standing.wish:
+        lines.append(f"  {standing.wish}; poolshift resume {standing.run} takes it back")
+    if found:
+        lines.append(f"  {found.get('words', '')} (at {found.get('at', '')})")
+        lines += [
+            f"    {w.get('pods')} pods wait for {w.get('why') or w.get('budget')}" for w in found.get("waits", [])
+        ]
+    return lines
 
 
 def audit(found: Audit, *, as_json: bool) -> None:

@@ -52,6 +52,24 @@ def cordon(kube: Kube, nodes: Iterable[str], run: str) -> tuple[Node, ...]:
     return stored
 
 
+def mend(kube: Kube, run: str, fenced: Iterable[str], cordoned: Iterable[str]) -> tuple[str, ...]:
+    """Put back what somebody has taken off since: our taint, and the cordon of nodes that are empty already.
+
+    Costs one listing when all is as it was. Returns the names of the nodes that were mended. Errors as `fence`.
+    """
+    empty = set(cordoned)
+
+    def patch(raw: kube_nodes.Raw, run: str) -> kube_nodes.Raw | None:
+        """The taint first; a node that lacks both is met again for its cordon."""
+        found = fence_patch(raw, run)
+        return cordon_patch(raw, run) if found is None and raw["metadata"]["name"] in empty else found
+
+    raws = kube_nodes.list_raw(kube, [*fenced, *empty])
+    needy = [raw for raw in raws if patch(raw, run) is not None]
+    kube_nodes.change_all(kube, needy, partial(_edit, run=run, patch=patch))
+    return tuple(sorted(raw["metadata"]["name"] for raw in needy))
+
+
 def _change(kube: Kube, nodes: Iterable[str], run: str, patch: kube_nodes.Patch) -> tuple[Node, ...]:
     raws = kube_nodes.list_raw(kube, nodes)
     for raw in raws:

@@ -15,14 +15,16 @@ from infra.clock import Clock, parse_time, rfc3339
 from infra.errors import Conflict, PoolshiftError
 from infra.kube import switches
 from infra.kube.api import Kube
-from infra.kube.inside import post_to, run_in
 from infra.kube.view import View
-from infra.model.gangs import GANG_KINDS, SURGE_KIND, GangKind, Means
-from infra.model.spec import Checkpoint, Drain, MoveMode, WorkloadRule
+from infra.model.gangs import SURGE_KIND, GangKind, Means, row_of
+from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
+from tasks.checkpoints import Question
 from tasks.rules.gangs import Gang
 from tasks.rules.outcome import End
+from tasks.rules.placement import TargetShape
+from tasks.rules.rehoming import rehome_patch
 
 LOOK = timedelta(seconds=2)  # between two looks at a workload, on the run's clock
 
@@ -70,7 +72,11 @@ class Failed(Exception):
 
 @dataclass(kw_only=True)
 class Mover:
-    """What moving a gang needs. `off` are the source nodes: no rank may run there afterwards."""
+    """What moving a gang needs. `off` are the source nodes: no rank may run there afterwards.
+
+    `cancelled` ends moves that have not stopped anything yet: a gang that is down is brought up first. `barred` ends
+    all at once: another process has taken over.
+    """
 
     kube: Kube
     view: View
@@ -79,7 +85,9 @@ class Mover:
     off: frozenset[str]
     limit: timedelta
     say: Callable[[str], None]
+    target: TargetShape | None = None
     cancelled: Callable[[], bool] = lambda: False
+    barred: Callable[[], bool] = lambda: False
 
     def all(self, works: Sequence[Work]) -> list[GangEnd]:
         """Run moves side by side, each as far as it can, until all have ended. In the order given."""
@@ -101,6 +109,7 @@ class Mover:
             "run": self.run,
             "stage": "new",
             "root": [gang.kind.group, gang.kind.kind, gang.root.namespace, gang.root.name],
+            "version": gang.kind.version,
             "ranks": len(gang.pods),
             "owners": sorted({p.owner.uid for p in gang.pods if p.owner}),
         }
@@ -151,15 +160,22 @@ class Mover:
             if row.means is Means.COMMAND:
                 switches.command(self.kube, raw, "AbortJob", self.run)
             yield from self.wait_for(
-                lambda: not self._members(noted), self.limit, workload, "gang-not-stopped", "pods are still there"
+                lambda: not self._members(noted),
+                self.limit,
+                workload,
+                "gang-not-stopped",
+                "pods are still there",
+                down=True,
             )
             noted.update(stage="started")
-            self.say(f"{workload}: starting again on the target")
-            raw = self._write(row, self._read(row, namespace, name, workload), noted, _start(row, noted))
+            raw = self._read(row, namespace, name, workload)
+            home = rehome_patch(row, raw, self.target) if rule.rehome and self.target else None
+            self.say(f"{workload}: starting again on the target{', with its template changed' if home else ''}")
+            raw = self._write(row, raw, noted, _joined(_start(row, noted), home))
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
         yield from self.wait_for(
-            lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted)
+            lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted), down=True
         )
         noted.update(running=self._now())
         switches.forget(self.kube, row, raw)
@@ -200,48 +216,44 @@ class Mover:
     ) -> Generator[None]:
         """Ask for a checkpoint and see one that is newer than the question."""
         way = rule.checkpoint
+        kind, namespace, name = _root(noted)
+        question = Question(
+            kube=self.kube,
+            clock=self.clock,
+            way=way,
+            kind=kind,
+            namespace=namespace,
+            name=name,
+            members=lambda: self._members(noted),
+            limit=rule.max_wait,
+        )
         if noted["stage"] == "new":
-            was = self._newest(way, noted) if way.via == "annotation" else None
+            was = question.before()
             noted.update(stage="asked", asked=self._now(), was=rfc3339(was) if was else "")
             self._write(row, raw, noted, None)
             self.say(f"{workload}: asking for a checkpoint (newest: {noted['was'] or 'none known'})")
+        asked = question.asked = parse_time(noted["asked"])
+        question.was = parse_time(noted["was"]) if noted.get("was") else None
         if way.via == "annotation":
-            kind, namespace, name = _root(noted)
             switches.annotate(self.kube, kind, namespace, name, way.annotation, noted["asked"])
-        asked = parse_time(noted["asked"])
         seen: list[datetime] = []
 
         def newer() -> bool:
-            newest = self._newest(way, noted)
-            if newest is not None and newest >= asked:
+            if question.forbidden:
+                raise Failed("checkpoint-forbidden", question.trouble)
+            newest = question.look()
+            if newest is not None:
                 seen.append(newest)
             return bool(seen)
 
+        def why_not() -> str:
+            text = f"no checkpoint newer than {noted['asked']} was seen within {rule.max_wait}"
+            return f"{text}; {question.trouble}" if question.trouble else text
+
         left = max(timedelta(0), rule.max_wait - (self.clock.now() - asked))
-        yield from self.wait_for(
-            newer, left, workload, "no-checkpoint", f"no checkpoint newer than {noted['asked']} was seen"
-        )
+        yield from self.wait_for(newer, left, workload, "no-checkpoint", why_not)
         self.say(f"{workload}: checkpoint of {rfc3339(seen[-1])} seen")
         noted.update(checkpoint=rfc3339(seen[-1]))
-
-    def _newest(self, way: Checkpoint, noted: Mapping[str, Any]) -> datetime | None:
-        """The time of the newest checkpoint as the job tells it; None when it tells none that can be read."""
-        kind, namespace, name = _root(noted)
-        if way.via == "annotation":
-            raw = switches.read(self.kube, kind, namespace, name) or {}
-            text = str(((raw.get("metadata") or {}).get("annotations") or {}).get(way.seen_annotation, ""))
-        else:
-            members = sorted(self._members(noted), key=lambda p: p.name)
-            if not members:
-                return None
-            if way.via == "exec":
-                text = run_in(self.kube, namespace, members[0].name, way.command, way.container)
-            else:
-                text = post_to(self.kube, namespace, members[0].name, way.port, way.path)
-        try:
-            return parse_time(text.strip().splitlines()[-1].strip()) if text.strip() else None
-        except ValueError:
-            return None
 
     def _members(self, noted: Mapping[str, Any]) -> list[Pod]:
         """Live pods of the gang, old and new: by the label its operator sets, or by the owner it had."""
@@ -280,12 +292,22 @@ class Mover:
         )
 
     def wait_for(
-        self, done: Callable[[], bool], limit: timedelta, workload: str, code: str, reason: str | Callable[[], str]
+        self,
+        done: Callable[[], bool],
+        limit: timedelta,
+        workload: str,
+        code: str,
+        reason: str | Callable[[], str],
+        *,
+        down: bool = False,
     ) -> Generator[None]:
-        """Yield until `done`. Raises Failed (`code`, `reason`) at the limit, or when the run is cancelled."""
+        """Yield until `done`. Raises Failed (`code`, `reason`) at the limit, or when the run is cancelled.
+
+        `down`: we have stopped the workload, so a cancellation waits until it is up again.
+        """
         end = self.clock.now() + limit
         while not done():
-            if self.cancelled():
+            if self.barred() or (self.cancelled() and not down):
                 raise Failed("cancelled", f"{workload} was left as it is", End.UNKNOWN)
             if self.clock.now() > end:
                 if self.view.lost is not None:
@@ -301,10 +323,17 @@ def _start(row: GangKind, noted: Mapping[str, Any]) -> dict[str, Any] | None:
     return switches.start_patch(row, noted.get("before"))
 
 
+def _joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Two patches of different fields of spec in one request."""
+    if one is None or other is None:
+        return one or other
+    return {"spec": {**one["spec"], **other["spec"]}}
+
+
 def _root(noted: Mapping[str, Any]) -> tuple[GangKind, str, str]:
     """(kind, namespace, name) of the workload itself."""
     group, kind, namespace, name = noted["root"]
-    return next(k for k in GANG_KINDS if (k.group, k.kind) == (group, kind)), namespace, name
+    return row_of(group, kind, noted.get("version", "")), namespace, name
 
 
 def _rule(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
@@ -322,8 +351,11 @@ def unfinished(kube: Kube, run: str) -> Sequence[tuple[GangKind, dict[str, Any]]
     return list(switches.marked(kube, run))
 
 
-def restore(kube: Kube, run: str) -> tuple[str, ...]:
-    """Start every gang that this run has stopped, and take our marks off. Idempotent. Returns their names."""
+def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
+    """Start every gang that this run has stopped, and take our marks off. Idempotent. Returns their names.
+
+    With `started` False those that run again already keep their mark, so that the next try still looks after them.
+    """
     from tasks.surge import lower  # which builds on this module
 
     names = []
@@ -332,6 +364,8 @@ def restore(kube: Kube, run: str) -> tuple[str, ...]:
         if row is SURGE_KIND:
             lower(kube, raw, noted)
             names.append(f"deployment {raw['metadata']['namespace']}/{raw['metadata']['name']}")
+            continue
+        if noted.get("stage") == "started" and not started:
             continue
         stopped = noted.get("stage") == "stopped"
         if stopped and row.means is Means.COMMAND:

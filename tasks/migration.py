@@ -19,11 +19,12 @@ from infra.model.record import Step, StepState
 from infra.model.spec import EksPool, ExternalPool, GkePool, Repeat
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Pod, Snapshot
-from tasks import approvals, drain, fence, ledgers, opening, planning, pools
+from tasks import approvals, drain, fence, ledgers, opening, planning, pools, wishes
 from tasks import readiness as ready
 from tasks import report as reporting
 from tasks import soak as soaking
 from tasks import validate as validation
+from tasks.board import Board
 from tasks.identity import pool_identity, pool_words
 from tasks.moving import allowed_by
 from tasks.rules import gate as gates
@@ -187,8 +188,18 @@ def migrate(run: Run) -> Done:
     _note_forced(run, snapshot, old)
     run.target.release(run.spec.target)
     opening.open_nodes(run.kube, new)
+    board = Board(run=run, nodes=len(old))
     found = drain.move(
-        run.kube, run.spec, old, new, run.name, run.clock, run.say, cancelled=lambda: bool(leases.lost())
+        run.kube,
+        run.spec,
+        old,
+        new,
+        run.name,
+        run.clock,
+        run.say,
+        on_wave=board.wave,
+        on_progress=board.stand,
+        steer=wishes.steer(run),
     )
     for pod in found.forced:
         ledgers.decide(

@@ -16,21 +16,24 @@ from infra.kube.view import View
 from infra.model.gangs import SURGE_KIND
 from infra.model.record import PRIOR
 from infra.model.spec import Drain, MigrationSpec
-from infra.model.verdict import Finding
+from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
-from tasks.fence import cordon, fence, guard, unfence
-from tasks.gangs import GangEnd, Mover, Work, unfinished
+from tasks.fence import cordon, fence, guard, mend, unfence
+from tasks.gangs import GangEnd, Mover, Work, restore, unfinished
 from tasks.move_report import MoveReport, WaveReport
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide, drains_last, surging
 from tasks.rules.fencing import prior_of
-from tasks.rules.gangs import find_gangs, judge_gang
-from tasks.rules.outcome import End, Fate, Limits, Sentence, node_end, worst_end
+from tasks.rules.gangs import find_gangs, judge_gang, pinned
+from tasks.rules.outcome import End, Fate, Limits, Progress, Sentence, node_end, worst_end
 from tasks.rules.placement import shape_of
+from tasks.rules.replicas import first_replicas
 from tasks.rules.settling import Health, health, unsettled
 from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
+from tasks.rules.wording import and_more
+from tasks.steering import FREE, Stand, Steer
 from tasks.surge import surge
 
 _STAYS, _LEAVES = Sentence(fate=Fate.STAY), Sentence(fate=Fate.LEAVE)
@@ -87,7 +90,8 @@ class _Move:
     clock: Clock
     say: Callable[[str], None]
     on_wave: Callable[[WaveReport], None]
-    cancelled: Callable[[], bool]
+    on_progress: Callable[[Stand], None]
+    steer: Steer
     view: View
     evictor: Evictor
     until: datetime
@@ -116,16 +120,18 @@ class _Move:
         self.settle_last(done)
         if self.reason:
             return
+        self.move_first(now)
         for wave in plan.waves:
-            if not self.await_window():
+            if not self.await_go(wave, len(plan.waves)):
                 return
+            self.mend()
             report = self.one_wave(wave, len(plan.waves))
             self.reports.append(report)
             self.ends.update(report.nodes)
             self.on_wave(report)
             failed = sum(end is not End.DRAINED for end in self.ends.values())
-            if self.cancelled():
-                self.reason = "cancelled"
+            if self.steer.ended():
+                self.reason = self.steer.ended()
             elif failed > self.drain.waves.failure_budget:
                 self.reason = f"{failed} nodes did not drain; the budget is {self.drain.waves.failure_budget}"
             elif report.harm:
@@ -164,7 +170,9 @@ class _Move:
             off=frozenset(self.source),
             limit=self.drain.pod_deadline,
             say=self.say,
-            cancelled=self.cancelled,
+            target=self._shape(self.look()),
+            cancelled=lambda: bool(self.steer.ended()),
+            barred=self.steer.barred,
         )
 
     def finish_gangs(self) -> None:
@@ -182,17 +190,72 @@ class _Move:
             if end.harm is not None:
                 self.reason = end.harm.wording()
 
-    def await_window(self) -> bool:
-        """Sleep until a window is open; False when the run was cancelled or out of time meanwhile."""
+    def await_go(self, wave: PlannedWave, of: int) -> bool:
+        """Wait while the run is paused or no window is open. False when it was cancelled or out of time meanwhile."""
         windows = self.drain.waves.windows
-        while not is_open(windows, now := self.clock.now()):
-            opening = next_opening(windows, now)
-            if self.cancelled() or opening is None or opening > self.until:
-                self.reason = "cancelled" if self.cancelled() else f"no window opens before {rfc3339(self.until)}"
+        said = ""
+        while not self.steer.ended():
+            now, paused = self.clock.now(), self.steer.paused()
+            opening = next_opening(windows, now) if not paused and not is_open(windows, now) else None
+            if paused:
+                words, wait = f"wave {wave.number} of {of} waits: {paused}", 60.0
+                self.until += timedelta(seconds=wait)  # a person's pause does not use up the deadline
+            elif opening is None:
+                if windows and not is_open(windows, now):
+                    self.reason = "no window ever opens"
+                return not self.reason
+            elif opening > self.until:
+                self.reason = f"no window opens before {rfc3339(self.until)}"
                 return False
-            self.say(f"waiting for the window that opens at {rfc3339(opening)}")
-            self.clock.sleep(min(300.0, (opening - now).total_seconds()))
-        return True
+            else:
+                words, wait = (
+                    f"waiting for the window that opens at {rfc3339(opening)}",
+                    min(300.0, (opening - now).total_seconds()),
+                )
+            if words != said:
+                self.say(said := words)
+                self.on_progress(Stand(wave=wave.number, of=of, nodes=len(wave.nodes), done=self.emptied, words=words))
+            self.rest(wait)
+        self.reason = self.steer.ended()
+        return False
+
+    def rest(self, seconds: float) -> None:
+        """Seconds of the run's clock, in pieces, so that a cancellation is seen within some wall-clock seconds."""
+        end = self.clock.now() + timedelta(seconds=seconds)
+        while self.clock.now() < end and not self.steer.ended():
+            self.view.rest(min(1.0, max(0.01, self.clock.real_seconds((end - self.clock.now()).total_seconds()))))
+
+    @property
+    def emptied(self) -> int:
+        """Source nodes proven empty so far."""
+        return sum(end is End.DRAINED for end in self.ends.values())
+
+    def mend(self) -> None:
+        """Fence and cordons as we made them: whoever takes one off in between would let work come back."""
+        empty = [n for n, end in self.ends.items() if end is End.DRAINED]
+        mended = mend(self.kube, self.run, [n for n in self.source if n not in self.ends], empty)
+        if mended:
+            self.say(f"somebody had taken our fence or cordon off {and_more(list(mended), 5)}: put back")
+
+    def move_first(self, now: Snapshot) -> None:
+        """One replica of each set that is on the source as a whole: an operator fails over only to a free node."""
+        chosen = {p.uid: p for p in first_replicas(now, self.source)}
+        if not chosen or self.steer.ended():
+            return
+        names = [p.key for p in chosen.values()]
+        self.say(f"first one replica of each set that is on the source alone: {and_more(names, 5)}")
+        context = Context(snapshot=now, allowed=allowed_by(self.drain), target=self._shape(now))
+        before = health(now, {p.node for p in chosen.values()})
+        judge = judge_with(context)
+        limit = min(self.drain.pod_deadline, self.drain.waves.settle * 5)
+        self.evictor.empty(
+            {p.node for p in chosen.values()},
+            lambda pod: judge(pod) if pod.uid in chosen else _STAYS,
+            Limits(pod=limit, wave=limit, until=self.until),
+            cancelled=lambda: bool(self.steer.ended()),
+        )
+        for found in self.settle(before, ()):
+            self.say(f"after the first replica: {found.wording()}")
 
     def one_wave(self, wave: PlannedWave, of: int) -> WaveReport:
         """Cordon, gangs, evictions, proof, gate."""
@@ -213,8 +276,8 @@ class _Move:
             judge_with(context, held, past_budgets=self.drain.force.delete_after is not None),
             self.limits(),
             last=drains_last,
-            on_progress=lambda p: self.say(f"{title}: {p.wording()}"),
-            cancelled=self.cancelled,
+            on_progress=lambda p: self.show(wave, of, p),
+            cancelled=lambda: bool(self.steer.ended()),
         )
         uids |= dict.fromkeys(set(wave.nodes) - set(uids), "")  # nodes that went meanwhile: empty if no pod names them
         unproven = verify_empty(self.kube, uids)
@@ -228,7 +291,7 @@ class _Move:
         }
         drained = {n for n, end in nodes.items() if end is End.DRAINED}
         harm = tuple(h for g in gang_ends if (h := g.harm) is not None)
-        if drained and not harm and not self.cancelled():
+        if drained and not harm and not self.steer.ended():
             harm = self.settle(before, drained)
             if not harm:
                 self.note({})
@@ -242,6 +305,12 @@ class _Move:
             unproven=tuple(unproven),
             moved=self.evictor.tally.gone - evicted,
             seconds=(self.clock.now() - began).total_seconds(),
+        )
+
+    def show(self, wave: PlannedWave, of: int, now: Progress) -> None:
+        """How far the wave is, for whoever shows it."""
+        self.on_progress(
+            Stand(wave=wave.number, of=of, nodes=len(wave.nodes), done=self.emptied, words=now.wording(), progress=now)
         )
 
     def surges(self, now: Snapshot, context: Context, nodes: Iterable[str]) -> None:
@@ -265,7 +334,8 @@ class _Move:
         moving: dict[str, Work] = {}
         for gang in found:
             blocks = judge_gang(gang, now, None, self.target, placed)
-            block = next((f for f in blocks if f.code == "gang-without-room"), None)
+            blocks += [f for f in (pinned(gang, self._shape(now)),) if f is not None]
+            block = next((f for f in blocks if f.level is Level.BLOCK), None)
             if block is not None:
                 ends[gang.object] = GangEnd(
                     workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed
@@ -314,7 +384,7 @@ class _Move:
         while True:
             now = self.look()
             found = unsettled(before, now, gone)
-            if not found or self.clock.now() >= end or self.cancelled():
+            if not found or self.clock.now() >= end or self.steer.ended():
                 return tuple(found)
             self.view.rest(min(2.0, max(0.05, self.clock.real_seconds(_LOOK.total_seconds()))))
 
@@ -329,7 +399,8 @@ def move(
     say: Callable[[str], None],
     *,
     on_wave: Callable[[WaveReport], None] = lambda _: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Stand], None] = lambda _: None,
+    steer: Steer = FREE,
 ) -> MoveReport:
     """Move all work off the source nodes. Safe to call again after any kind of end: it goes on from the cluster.
 
@@ -344,8 +415,9 @@ def move(
         run: the run's name; owns what is changed.
         clock: deadlines, windows and settling are measured on it.
         say: one line of progress.
-        on_wave: called after each wave; may block (a pause) or raise (a stop).
-        cancelled: looked at all the time; True stops new work.
+        on_wave: called after each wave; may raise (a stop).
+        on_progress: where the wave stands, about once a second of wall-clock time while pods leave.
+        steer: who may hold or end it meanwhile: a pause before the next wave, a cancellation, a lost lease.
 
     Raises:
         Refused: a node is held by another run (nothing was changed).
@@ -368,7 +440,8 @@ def move(
             clock=clock,
             say=say,
             on_wave=on_wave,
-            cancelled=cancelled,
+            on_progress=on_progress,
+            steer=steer,
             view=view,
             evictor=evictor,
             until=began + drain.deadline,
@@ -376,10 +449,10 @@ def move(
         try:
             work.all_waves()
         except BaseException:
-            _restore(kube, run, work, say)
+            _restore(kube, run, work, say, gangs=True)
             raise
         if work.reason:
-            restored = _restore(kube, run, work, say)
+            restored = _restore(kube, run, work, say, gangs=bool(steer.ended()))
     end = worst_end(work.ends.values())
     if not source:
         end, work.reason = End.UNKNOWN, "no source node was named, so nothing can be said to be empty"
@@ -397,11 +470,18 @@ def move(
     )
 
 
-def _restore(kube: Kube, run: str, work: _Move, say: Callable[[str], None]) -> tuple[str, ...]:
-    """Put back the source nodes that are not proven empty. An error here must not hide the first one."""
+def _restore(kube: Kube, run: str, work: _Move, say: Callable[[str], None], *, gangs: bool) -> tuple[str, ...]:
+    """Put back the source nodes that are not proven empty, and with `gangs` start those that we have stopped.
+
+    An error here must not hide the first one. Nothing is put back under the hands of a process that has taken over.
+    """
+    if work.steer.barred():
+        return ()
     names = [n for n in work.source if work.ends.get(n) is not End.DRAINED]
     try:
         restored = unfence(kube, run, names)
+        if gangs and (again := restore(kube, run, started=False)):
+            say(f"as they were before: {', '.join(again)}")
     except PoolshiftError as error:
         say(f"could not put all nodes back: {error.wording()}")
         return ()

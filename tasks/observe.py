@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from infra.clock import parse_time
@@ -12,6 +12,7 @@ from infra.kube import api, records
 from infra.kube.api import Kube
 from infra.model.record import RUN, Step, StepState
 from infra.model.spec import Cluster
+from tasks import board, wishes
 from tasks.rules.wording import span
 
 
@@ -27,6 +28,8 @@ class Standing:
     steps: tuple[Mapping[str, str], ...]
     source: str = ""
     target: str = ""
+    wish: str = ""
+    progress: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -38,6 +41,8 @@ class Standing:
             "target": self.target,
             "at": self.at,
             "held_by": list(self.holders),
+            "wish": self.wish,
+            "progress": dict(self.progress),
             "steps": [dict(step) for step in self.steps],
         }
 
@@ -75,7 +80,15 @@ def standing(record: records.RunRecord, holders: tuple[str, ...]) -> Standing:
         steps=tuple(rows),
         source=str((record.spec.get("source") or {}).get("name", "")),
         target=str((record.spec.get("target") or {}).get("name", "")),
+        wish=wishes.standing(record),
+        progress=_progress(record),
     )
+
+
+def _progress(record: records.RunRecord) -> Mapping[str, Any]:
+    """Where the waves stand, while they are under way."""
+    entry, found = record.steps.get(Step.MIGRATE), record.notes.get(board.NOTE)
+    return found if entry is not None and entry.state is not StepState.DONE and isinstance(found, dict) else {}
 
 
 def _holders(kube: Kube, run: str) -> tuple[str, ...]:

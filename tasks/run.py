@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
 
 Say = Callable[[str], None]
+Show = Callable[[str, Sequence[Mapping[str, Any]]], None]
 FAILPOINT = "POOLSHIFT_FAILPOINT"
 
 
@@ -39,11 +40,22 @@ class Run:
     spec: MigrationSpec
     kube: Kube
     say: Say = field(default=lambda text: None)
+    passing: Say = field(default=lambda text: None)  # where something stands; the next one overwrites it
+    show: Show = field(default=lambda title, rows: None)  # a table that grows
 
     @classmethod
-    def open(cls, spec: MigrationSpec, say: Say | None = None) -> Run:
+    def open(
+        cls, spec: MigrationSpec, say: Say | None = None, passing: Say | None = None, show: Show | None = None
+    ) -> Run:
         """Connect to the spec's cluster. Nothing is written."""
-        return cls(spec=spec, kube=api.connect(spec.cluster), say=say or (lambda text: None))
+        nobody: Say = lambda text: None  # noqa: E731
+        return cls(
+            spec=spec,
+            kube=api.connect(spec.cluster),
+            say=say or nobody,
+            passing=passing or nobody,
+            show=show or (lambda title, rows: None),
+        )
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ returns. Task runs and artifacts are for people to look at: no step ever reads t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prefect import task
@@ -17,7 +17,7 @@ from prefect.logging import get_run_logger
 from infra.model.record import Step, StepRecord
 from infra.model.spec import MigrationSpec
 from tasks import migration
-from tasks.progress import say
+from tasks.progress import passing, say
 from tasks.run import Run, perform
 
 TITLES: Mapping[Step, str] = {
@@ -44,7 +44,14 @@ def take(spec: MigrationSpec, step: Step, title: str) -> StepRecord:
         logger.info(text)
         say(text)
 
-    record = perform(Run.open(spec, say=tell), step, WORK[step])
+    def pass_by(text: str) -> None:
+        if passing(text):
+            logger.info(text)
+
+    def show(description: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        store(f"{spec.name}-{step.value}-table", description, rows)
+
+    record = perform(Run.open(spec, say=tell, passing=pass_by, show=show), step, WORK[step])
     publish(spec.name, record)
     return record
 
@@ -70,10 +77,20 @@ def publish(run: str, record: StepRecord) -> None:
 
     shown = describe(run, record)
     key = f"{run}-{record.step.value}"
+    if shown.rows:
+        store(f"{key}-table", shown.title, shown.rows)
+    if shown.markdown:
+        _quietly(lambda: create_markdown_artifact(markdown=shown.markdown, key=key, description=shown.title), key)
+
+
+def store(key: str, description: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table as an artifact; stored again under its key, the new version is what the UI shows."""
+    table = [dict(row) for row in rows]
+    _quietly(lambda: create_table_artifact(table=table, key=key, description=description), key)
+
+
+def _quietly(create: Callable[[], object], key: str) -> None:
     try:
-        if shown.rows:
-            create_table_artifact(table=[dict(row) for row in shown.rows], key=f"{key}-table", description=shown.title)
-        if shown.markdown:
-            create_markdown_artifact(markdown=shown.markdown, key=key, description=shown.title)
+        create()
     except Exception as error:  # noqa: BLE001 - whatever Prefect's API answers, the migration goes on
         get_run_logger().warning("artifact %s was not stored: %s", key, error)

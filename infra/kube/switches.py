@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from infra.errors import Conflict, Forbidden, NotFound
@@ -108,11 +109,30 @@ def command(kube: Kube, raw: Mapping[str, Any], action: str, run: str) -> None:
         return
 
 
+def served(groups: Mapping[str, list[str]], row: GangKind) -> GangKind | None:
+    """The row in a version that the cluster serves: ours where it is there, else the preferred one; None without."""
+    versions = groups.get(row.group)
+    if not versions:
+        return None
+    return row if row.version in versions else replace(row, version=versions[0])
+
+
+def groups(kube: Kube) -> dict[str, list[str]]:
+    """API groups with their versions, the preferred one first. One request."""
+    found = {}
+    for group in kube.request("GET", "/apis").get("groups") or ():
+        first = (group.get("preferredVersion") or {}).get("version")
+        every = [str(v.get("version")) for v in group.get("versions") or ()]
+        found[str(group.get("name"))] = sorted(every, key=lambda v: v != first)
+    return found
+
+
 def marked(kube: Kube, run: str) -> Iterator[tuple[GangKind, Raw]]:
     """Every switch that this run has its mark on. Kinds that the cluster does not serve are not asked for."""
-    served = {g.get("name") for g in kube.request("GET", "/apis").get("groups") or ()}
-    for row in (*GANG_KINDS, SURGE_KIND):
-        if row.group not in served:
+    known = groups(kube)
+    for each in (*GANG_KINDS, SURGE_KIND):
+        row = served(known, each)
+        if row is None:
             continue
         try:
             found = list(kube.list(row.path(), {"labelSelector": f"{RUN}={run}"}))

@@ -9,7 +9,7 @@ v1alpha1, volcano batch v1alpha1, lws v1, kuberay v1).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -25,7 +25,11 @@ class Means(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangKind:
-    """One kind. `field` is the path of the suspend switch; `pod_label` carries the owner's name on each pod."""
+    """One kind. `field` is the path of the suspend switch; `pod_label` carries the owner's name on each pod.
+
+    `templates` are paths below spec to the pod specs whose placement may be changed while it is stopped (`*`: each);
+    none where something else places its pods (Kueue's flavours, a runtime, one pod group of many).
+    """
 
     kind: str
     group: str
@@ -34,6 +38,7 @@ class GangKind:
     means: Means = Means.SUSPEND
     field: tuple[str, ...] = ("spec", "suspend")
     pod_label: str = ""
+    templates: tuple[tuple[str, ...], ...] = ()
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """The collection of all namespaces, of one namespace, or one object."""
@@ -61,13 +66,21 @@ _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _KUBEFLOW = "training.kubeflow.org/job-name"
 
 GANG_KINDS: tuple[GangKind, ...] = (
-    GangKind(kind="Job", group="batch", version="v1", plural="jobs", pod_label="batch.kubernetes.io/job-name"),
+    GangKind(
+        kind="Job",
+        group="batch",
+        version="v1",
+        plural="jobs",
+        pod_label="batch.kubernetes.io/job-name",
+        templates=(("template", "spec"),),
+    ),
     GangKind(
         kind="JobSet",
         group="jobset.x-k8s.io",
         version="v1alpha2",
         plural="jobsets",
         pod_label="jobset.sigs.k8s.io/jobset-name",
+        templates=(("replicatedJobs", "*", "template", "spec", "template", "spec"),),
     ),
     GangKind(
         kind="TrainJob",
@@ -83,6 +96,7 @@ GANG_KINDS: tuple[GangKind, ...] = (
         plural="pytorchjobs",
         field=_RUN_POLICY,
         pod_label=_KUBEFLOW,
+        templates=(("pytorchReplicaSpecs", "*", "template", "spec"),),
     ),
     GangKind(
         kind="MPIJob",
@@ -91,6 +105,7 @@ GANG_KINDS: tuple[GangKind, ...] = (
         plural="mpijobs",
         field=_RUN_POLICY,
         pod_label=_KUBEFLOW,
+        templates=(("mpiReplicaSpecs", "*", "template", "spec"),),
     ),
     GangKind(
         kind="Workload",
@@ -117,6 +132,10 @@ GANG_KINDS: tuple[GangKind, ...] = (
         means=Means.SCALE,
         field=("spec", "replicas"),
         pod_label="leaderworkerset.sigs.k8s.io/name",
+        templates=(
+            ("leaderWorkerTemplate", "leaderTemplate", "spec"),
+            ("leaderWorkerTemplate", "workerTemplate", "spec"),
+        ),
     ),
     GangKind(
         kind="RayJob",
@@ -125,7 +144,14 @@ GANG_KINDS: tuple[GangKind, ...] = (
         plural="rayjobs",
         pod_label="ray.io/originated-from-cr-name",
     ),
-    GangKind(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters", pod_label="ray.io/cluster"),
+    GangKind(
+        kind="RayCluster",
+        group="ray.io",
+        version="v1",
+        plural="rayclusters",
+        pod_label="ray.io/cluster",
+        templates=(("headGroupSpec", "template", "spec"), ("workerGroupSpecs", "*", "template", "spec")),
+    ),
 )
 
 # No gang, but switched alike: its replicas are raised for a moment, with the same memory on it.
@@ -143,6 +169,17 @@ KUEUE_JOB_UID = "kueue.x-k8s.io/job-uid"  # label on a Workload: the job it stan
 
 
 def gang_kind(api_version: str, kind: str) -> GangKind | None:
-    """The row for an owner reference; the group decides (batch Job and Volcano Job share a name), not the version."""
-    group = api_version.partition("/")[0] if "/" in api_version else ""
-    return next((k for k in GANG_KINDS if k.kind == kind and k.group == group), None)
+    """The row for an owner reference, in the version that the reference names.
+
+    The group decides (batch Job and Volcano Job share a name), not the version: MPIJob is v2beta1 with its own operator
+    and v1 with the training operator, Kueue's Workload v1beta1 and v1beta2.
+    """
+    group, _, version = api_version.partition("/")
+    row = next((k for k in GANG_KINDS if version and k.kind == kind and k.group == group), None)
+    return row if row is None or row.version == version else replace(row, version=version)
+
+
+def row_of(group: str, kind: str, version: str = "") -> GangKind:
+    """The row of a kind that we know, in a version."""
+    row = next(k for k in GANG_KINDS if (k.group, k.kind) == (group, kind))
+    return replace(row, version=version) if version and version != row.version else row

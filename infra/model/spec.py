@@ -292,6 +292,11 @@ class WorkloadRule(Strict):
         "completed; leave: its owner moves it",
     )
     checkpoint: Checkpoint = Checkpoint()
+    rehome: bool = Field(
+        default=False,
+        description="While it is stopped, change nodeSelector, required node affinity and tolerations in its template, "
+        "where they pin it to the old pool",
+    )
     max_wait: Duration = Field(default=lasting("2h"), description="For mode wait and for a checkpoint to appear")
 
 

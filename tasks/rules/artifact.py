@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from infra.model.record import Step, StepRecord
+from infra.model.record import StepRecord
 from infra.model.verdict import Finding
 
 
@@ -20,7 +20,7 @@ class Artifact:
 
 
 def describe(run: str, record: StepRecord) -> Artifact:
-    """Any step: its summary and findings; gates with their verdicts as rows; waves with theirs."""
+    """Any step: its summary and findings; gates with their verdicts as rows. Waves have a table of their own."""
     lines = [f"## {record.step.value}: {record.state.value}", "", record.summary, ""]
     raw = list(record.data.get("findings") or ())
     raw += [f for v in record.data.get("verdicts") or () for f in v.get("findings") or ()]
@@ -29,9 +29,4 @@ def describe(run: str, record: StepRecord) -> Artifact:
         {key: v.get(key, "") for key in ("check", "outcome", "observed", "limit", "statistic", "reason")}
         for v in record.data.get("verdicts") or ()
     )
-    if record.step is Step.MIGRATE:
-        rows = tuple(
-            {"wave": w.get("number"), "nodes": ", ".join(sorted(w.get("nodes") or {})), "pods moved": w.get("moved")}
-            for w in record.data.get("waves") or ()
-        )
     return Artifact(title=f"{run}: {record.step.value}", markdown="\n".join(lines), rows=rows)

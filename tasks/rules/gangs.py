@@ -10,6 +10,7 @@ from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot, Workload
 from tasks.rules.placement import TargetShape, place, without_room
+from tasks.rules.rehoming import rehomed_pod, still_pinned
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 
@@ -148,6 +149,25 @@ def judge_gang(
             )
         )  # fmt: skip
     return found
+
+
+def pinned(gang: Gang, target: TargetShape | None) -> Finding | None:
+    """Its pods may not run on the target: stopped, it would not come up again. None when they may, or will."""
+    if target is None or gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
+        return None
+    pods = [rehomed_pod(p, target) for p in gang.pods] if rehomes(gang) else gang.pods
+    why = still_pinned(pods, target)
+    if not why:
+        return None
+    remedy = "give the target pool that label, or change its template"
+    if gang.switch_kind.templates and not gang.rule.rehome:
+        remedy = "allow it: rehome: true in its rule under drain.workloads; or change its template"
+    return _finding(gang, Level.BLOCK, "gang-pinned", why, remedy)
+
+
+def rehomes(gang: Gang) -> bool:
+    """Is its template changed on the way? Only where the spec allows it and the kind can be changed while stopped."""
+    return gang.rule.rehome and bool(gang.switch_kind.templates)
 
 
 def _homeless(

@@ -80,10 +80,14 @@ class Progress:
     waiting: tuple[tuple[str, str, int], ...]
     per_second: float
 
+    @property
+    def percent(self) -> int:
+        """Of the pods, gone."""
+        return 100 * self.gone // self.total if self.total else 100
+
     def wording(self) -> str:
         """One line."""
-        percent = 100 * self.gone // self.total if self.total else 100
-        text = f"{self.gone} of {self.total} pods gone ({percent} %), {self.terminating} terminating"
+        text = f"{self.gone} of {self.total} pods gone ({self.percent} %), {self.terminating} terminating"
         if self.per_second > 0 and self.gone < self.total:
             text += f", {self.per_second:.0f}/s, about {(self.total - self.gone) / self.per_second:.0f} s left"
         for key, words, count in self.waiting[:3]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,8 +14,10 @@ from infra.model.workload import Pod, Snapshot
 from tasks.rules.budgets import Turns
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
-from tasks.rules.gangs import Gang, find_gangs, judge_gang
+from tasks.rules.gangs import Gang, find_gangs, judge_gang, rehomes
 from tasks.rules.placement import TargetShape
+from tasks.rules.rehoming import rehomed_pod
+from tasks.rules.replicas import replica_findings
 
 _BLOCK_LABELS = (
     "topology.kubernetes.io/zone",
@@ -176,7 +178,7 @@ def plan_move(
     for gang in gangs:
         findings += judge_gang(gang, snapshot, target, target_nodes, placed)
         placed += gang.pods
-    findings += _all_on_source(snapshot, set(source_nodes))
+    findings += replica_findings(snapshot, set(source_nodes))
     findings += _missing_nodes(snapshot, source_nodes)
     member: Mapping[str, Gang] = {p.uid: g for g in gangs for p in g.pods}
     ordered = order_nodes(source_nodes, snapshot, gangs)
@@ -188,7 +190,7 @@ def plan_move(
         planned = []
         for pod in sorted(snapshot.on(names), key=lambda p: (p.priority, p.key)):
             of_gang = member.get(pod.uid)
-            decisions = _without_waits(decide(pod, ctx)) if of_gang else decide(pod, ctx)
+            decisions = _of_member(pod, of_gang, ctx) if of_gang else decide(pod, ctx)
             act = strictest(decisions)
             findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
             if act is Act.SKIP:
@@ -199,6 +201,12 @@ def plan_move(
                 planned.append(_planned(pod, act, decisions, of_gang, ctx, turns))
         waves.append(PlannedWave(number=number, nodes=names, pods=tuple(planned)))
     return MovePlan(waves=tuple(waves), findings=tuple(_sorted(findings)), never=tuple(never), stays=stays, gangs=gangs)
+
+
+def _of_member(pod: Pod, gang: Gang, ctx: Context) -> tuple[Decision, ...]:
+    """The rules' answers for a pod of a gang, as its template will be where that is changed on the way."""
+    moved = rehomed_pod(pod, ctx.target) if ctx.target and rehomes(gang) else pod
+    return _without_waits(decide(moved, ctx))
 
 
 def _without_waits(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
@@ -235,25 +243,6 @@ def _planned(
     )
 
 
-def _all_on_source(snapshot: Snapshot, source: set[str]) -> list[Finding]:
-    """StatefulSets whose every replica is on the source: an operator that fails over needs one on the target first."""
-    found = []
-    for workload in snapshot.workloads:
-        pods = [p for p in snapshot.pods_by_owner.get(workload.uid, ()) if not p.finished]
-        if workload.kind == "StatefulSet" and len(pods) > 1 and all(p.node in source for p in pods):
-            found.append(
-                Finding(
-                    level=Level.WARN,
-                    code="replicas-all-on-source",
-                    object=workload.object,
-                    observed=f"all {len(pods)} replicas are on the source pool",
-                    expected="one on the target before the last wave, for operators that fail over",
-                    remedy="its nodes are cordoned wave by wave, so the first replica moves before the others must",
-                )
-            )
-    return found
-
-
 def _missing_nodes(snapshot: Snapshot, names: Iterable[str]) -> list[Finding]:
     return [
         Finding(
@@ -288,4 +277,6 @@ def _openings(window: Window, now: datetime) -> list[datetime]:
     at = time.fromisoformat(window.start)
     today = now.astimezone(zone).date()
     days = (today + timedelta(days=d) for d in range(-7, 9))
-    return [datetime.combine(day, at, tzinfo=zone) for day in days if _DAYS[day.weekday()] in window.days]
+    # In UTC: added to a local time, a duration would be an hour long or short across a change of clocks.
+    local = (datetime.combine(day, at, tzinfo=zone) for day in days if _DAYS[day.weekday()] in window.days)
+    return [opening.astimezone(UTC) for opening in local]

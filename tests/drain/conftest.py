@@ -53,6 +53,7 @@ class Kubelet:
         self.never_runs: Callable[[Raw], bool] = lambda _: False
         self.never_ready: Callable[[Raw], bool] = lambda _: False
         self.never_ends: Callable[[Raw], bool] = lambda _: False
+        self.address = ""
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self._watch = Watch(kube, "/api/v1/pods", lambda raw, _: dict(raw), self._queue)
         self._stop = threading.Event()
@@ -96,7 +97,8 @@ class Kubelet:
         elif status.get("phase", "Pending") == "Pending" and (meta["uid"], "run") not in self._done:
             self._done.add((meta["uid"], "run"))
             ready = not self.never_ready(pod)
-            self._quietly("PATCH", f"{path}/status", {"status": running(ready)})
+            address = {"podIP": self.address} if self.address else {}
+            self._quietly("PATCH", f"{path}/status", {"status": {**running(ready), **address}})
 
     def _quietly(self, method: str, path: str, body: Raw) -> None:
         kind = MERGE_PATCH if method == "PATCH" else "application/json"

@@ -1,0 +1,56 @@
+"""Who may hold or end a move while it runs, and where it stands meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.rules.outcome import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steer:
+    """Asked all the time, so each must answer at once.
+
+    `paused` and `cancelled` say who wants it and why, "" when nobody does. A pause holds before the next wave; a
+    cancellation stops new evictions, lets gangs that are down come up again, and puts the rest back. `barred` is True
+    when this process must not write any more, because another one has taken over.
+    """
+
+    paused: Callable[[], str] = lambda: ""
+    cancelled: Callable[[], str] = lambda: ""
+    barred: Callable[[], bool] = lambda: False
+
+    def ended(self) -> str:
+        """Why no new work may begin, or ""."""
+        return "another process has taken over" if self.barred() else self.cancelled()
+
+
+FREE = Steer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stand:
+    """Where a move is: wave, nodes emptied before it, and in words what happens. `progress` while pods leave."""
+
+    wave: int
+    of: int
+    nodes: int
+    done: int
+    words: str
+    progress: Progress | None = None
+
+    def wording(self) -> str:
+        """One line."""
+        return f"wave {self.wave} of {self.of} ({self.nodes} nodes): {self.words}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, small enough for the record: at most ten budgets that are waited for."""
+        found: dict[str, Any] = {"wave": self.wave, "of": self.of, "emptied": self.done, "words": self.wording()}
+        if self.progress is not None:
+            found["percent"] = self.progress.percent
+            found["waits"] = [
+                {"budget": key, "why": words, "pods": count} for key, words, count in self.progress.waiting[:10]
+            ]
+        return found
