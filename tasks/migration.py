@@ -5,27 +5,28 @@ What a step leaves in the record is what later steps and the report read: plain 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from infra.clock import parse_time, rfc3339
-from infra.errors import NotFound, Refused, Unmeasured
+from infra.errors import Refused, Unmeasured
 from infra.kube import leases, read, records
-from infra.model.evidence import Evidence
 from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
-from infra.model.spec import EksPool, ExternalPool, GkePool, Repeat
+from infra.model.spec import Repeat
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Pod, Snapshot
-from tasks import approvals, drain, fence, ledgers, opening, planning, pools, wishes
+from tasks import approvals, drain, fence, ledgers, opening, planning, pools, swap, wishes
 from tasks import readiness as ready
 from tasks import report as reporting
 from tasks import soak as soaking
 from tasks import validate as validation
 from tasks.board import Board
+from tasks.facts import csi_of, evidence_in, gate_dict, keep, noted, say_forced, source_of, target_of, verdicts_in
 from tasks.identity import pool_identity, pool_words
+from tasks.move_report import MoveReport, told_as_one
 from tasks.moving import allowed_by
 from tasks.rules import gate as gates
 from tasks.rules.forcing import forced_pods
@@ -36,7 +37,6 @@ from tasks.run import Done, Run, reopen
 _MOVING, _RETIRING, _FORCED = "moving", "retiring", "forced"
 _LISTED = 200  # findings and names kept in the record
 _SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
-_CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
 
 
 def plan(run: Run) -> Done:
@@ -68,9 +68,11 @@ def baseline(run: Run) -> Done:
     """Step 2. The source pool, measured with the same probes on its idle nodes, so that like is compared with like."""
     if run.spec.gate.max_step_ratio is None:
         return Done(summary="not asked for: the gate compares nothing with the source pool")
-    pool = _source(run)
-    found = validation.measure(run.kube, pool, run.spec, run.name, run.hash, run.clock, run.say)
-    _keep(run, found.verdicts, found.evidence, found.raw, run.spec.source)
+    pool, spec = source_of(run), run.spec
+    if swap.applies(run):  # like with like: no slice has more nodes to be compared than the smallest
+        spec = spec.model_copy(update={"target": spec.target.model_copy(update={"nodes": swap.smallest(run)})})
+    found = validation.measure(run.kube, pool, spec, run.name, run.hash, run.clock, run.say)
+    keep(run, found.verdicts, found.evidence, found.raw, run.spec.source)
     # Held, not failed: the run goes on to show what else it finds, the gate holds, and the next run measures again.
     lacking = any(v.outcome is not Outcome.PASS for v in found.verdicts)
     return Done(summary=found.summary, state=StepState.HELD if lacking else StepState.DONE, data=found.to_dict())
@@ -86,7 +88,12 @@ def provision(run: Run) -> Done:
         # A target of somebody else's is refused by the creation below, and must not be changed before that.
         if found is not None and (note == _SOURCE_PRIOR or found.ours == run.name):
             _remember(run, note, cloud.fence_for_run(part, run.name))
-    pool = pools.provision(run.target, run.spec.target, run.name, run.clock, run.say)
+    if swap.applies(run):
+        snapshot = read.snapshot(run.kube)
+        _note_forced(run, snapshot, [n.name for n in planning.nodes_of(snapshot, source_of(run))])
+        pool = swap.provision(run)
+    else:
+        pool = pools.provision(run.target, run.spec.target, run.name, run.clock, run.say)
     _remember(run, _TARGET_PRIOR, run.target.fence_for_run(run.spec.target, run.name))
     summary = f"{pool_words(run.spec.target)}: {pool.state.value}, {plural(pool.nodes, 'node')} of {pool.machine_type}"
     return Done(summary=summary, data={"pool": _pool(pool)})
@@ -94,8 +101,8 @@ def provision(run: Run) -> Done:
 
 def readiness(run: Run) -> Done:
     """Step 4. Not ready is no end: the cheap proof that follows shows what a job would get on such a pool."""
-    pool = _target(run)
-    verdict = ready.settle(run.kube, pool, run.clock, run.say, _csi_of(run, pool))
+    pool = target_of(run)
+    verdict = ready.settle(run.kube, pool, run.clock, run.say, csi_of(run, pool))
     for finding in verdict.findings:
         run.say(f"{finding.level.value} {finding.code}: {finding.fact()}")
     return _judged((verdict,), verdict.reason)
@@ -106,16 +113,16 @@ def validate(run: Run) -> Done:
     base = run.data(Step.BASELINE)
     found = validation.validate(
         run.kube,
-        _target(run),
+        target_of(run),
         run.spec,
         run.name,
         run.hash,
         run.clock,
         run.say,
-        baseline=_evidence(base),
-        readiness=_verdicts(run.data(Step.READINESS)),
+        baseline=evidence_in(base),
+        readiness=verdicts_in(run.data(Step.READINESS)),
     )
-    _keep(run, found.verdicts, found.evidence, found.raw)
+    keep(run, found.verdicts, found.evidence, found.raw)
     done = _judged(found.verdicts, found.summary)
     return Done(summary=done.summary, state=done.state, data={**done.data, **found.to_dict()})
 
@@ -125,7 +132,7 @@ def gate(run: Run) -> Done:
     found = judge(run)
     for verdict in found.verdicts:
         run.say(f"gate {verdict.outcome.value:10s} {verdict.check}: {verdict.reason}")
-    _keep(run, found.verdicts)
+    keep(run, found.verdicts)
     return _gate_done(found)
 
 
@@ -134,22 +141,20 @@ def judge(run: Run, at: datetime | None = None) -> Gate:
 
     `at`: against which the evidence's age is told; default: now.
     """
-    pool = _target(run)
+    if swap.applies(run) and swap.begun(run):
+        return swap.judge(run)
+    pool = target_of(run)
     snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
     return gates.judge(
-        evidence=_evidence(run.data(Step.VALIDATE)),
-        baseline=_evidence(run.data(Step.BASELINE)),
-        readiness=[ready.look(run.kube, pool, _csi_of(run, pool))],
+        evidence=evidence_in(run.data(Step.VALIDATE)),
+        baseline=evidence_in(run.data(Step.BASELINE)),
+        readiness=[ready.look(run.kube, pool, csi_of(run, pool))],
         spec=run.spec,
         spec_hash=run.hash,
         pool=pool,
         node_uids=[n.uid for n in planning.nodes_of(snapshot, pool)],
         now=at or run.clock.now(),
     )
-
-
-def _csi_of(run: Run, pool: Pool) -> str:
-    return _CSI.get(pool.kind, "") if getattr(run.spec.target, "lustre", None) else ""
 
 
 def approval(run: Run) -> Done:
@@ -166,17 +171,21 @@ def approval(run: Run) -> Done:
 
 
 def migrate(run: Run) -> Done:
-    """Step 8. The target opens, the source is fenced, and the work moves in waves, gangs as one."""
-    source, target = _source(run), _target(run)
-    if not _under_way(run):
+    """Step 8. The target opens, the source is fenced, and the work moves in waves, gangs as one.
+
+    In a swap, slice after slice first; what no slice takes moves at the end.
+    """
+    swapping = swap.applies(run)
+    proof = None
+    if not (swap.begun(run) if swapping else _under_way(run)):
         # The gate may have been passed days ago: nodes, plugins and the age of the evidence are looked at once more.
-        again = judge(run)
-        if again.outcome is not Outcome.PASS:
+        proof = judge(run)
+        if proof.outcome is not Outcome.PASS:
             reopen(run, Step.READINESS, Step.VALIDATE, Step.GATE)
-            return _gate_done(again)
+            return _gate_done(proof)
+    source = source_of(run)
     snapshot = read.snapshot(run.kube)
     old = [n.name for n in planning.nodes_of(snapshot, source)]
-    new = [n.name for n in planning.nodes_of(snapshot, target)]
     if len(old) < source.nodes and not _under_way(run):
         raise Unmeasured(
             pool_words(run.spec.source),
@@ -186,7 +195,18 @@ def migrate(run: Run) -> Done:
         )
     moving = _moving(run, snapshot, old)
     _note_forced(run, snapshot, old)
+    before: list[Mapping[str, Any]] = []
+    if swapping:
+        try:
+            swap.go_on(run, proof)
+        except swap.Stopped as stop:
+            return Done(summary=stop.reason, state=StepState.HELD, data={**stop.data, "outcome": stop.outcome})
+        before, old = swap.moved(run), swap.rest(run)
+        if not old:
+            run.target.release(run.spec.target)
+            return _moved_off(moving, before, None)
     run.target.release(run.spec.target)
+    new = [n.name for n in planning.nodes_of(read.snapshot(run.kube, owners=False, storage=False), target_of(run))]
     opening.open_nodes(run.kube, new)
     board = Board(run=run, nodes=len(old))
     found = drain.move(
@@ -201,23 +221,23 @@ def migrate(run: Run) -> Done:
         on_progress=board.stand,
         steer=wishes.steer(run),
     )
-    for pod in found.forced:
-        ledgers.decide(
-            run.name, source.identity, rfc3339(run.clock.now()), "forced", pod, {"by": "spec"}, run.simulated, run.kube
-        )
-    outcome = {End.DRAINED: Outcome.PASS, End.FAILED: Outcome.FAIL, End.UNKNOWN: Outcome.UNMEASURED}[found.end]
-    moved = f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')}"
+    say_forced(run, source.identity, found.forced)
+    return _moved_off(moving, before, found)
+
+
+def _moved_off(moving: Mapping[str, Any], before: Sequence[Mapping[str, Any]], last: MoveReport | None) -> Done:
+    """The step's end, the drains of a swap's slices and the last one told as one. `last` None: nothing was left."""
+    told = told_as_one([*before, *([last.to_dict()] if last else [])])
+    if last is not None and not last.ok:
+        outcome = Outcome.UNMEASURED if last.end is End.UNKNOWN else Outcome.FAIL
+        summary = f"stopped: {last.reason} ({plural(len(last.restored), 'node')} put back)"
+        return Done(summary=summary, state=StepState.HELD, data={**moving, **told, "outcome": outcome})
     summary = (
-        f"{moved} moved off {plural(len(old), 'node')} in {plural(len(found.waves), 'wave')}, "
-        f"{found.tally.refused} evictions refused"
-        if found.ok
-        else f"stopped: {found.reason} ({plural(len(found.restored), 'node')} put back)"
+        f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')} moved off "
+        f"{plural(len(told['nodes']), 'node')} in {plural(len(told['waves']), 'wave')}, "
+        f"{told['evictions'].get('refused', 0)} evictions refused"
     )
-    return Done(
-        summary=summary,
-        state=StepState.DONE if found.ok else StepState.HELD,
-        data={"outcome": outcome, "pods": moving["pods"], "workloads": moving["workloads"], **found.to_dict()},
-    )
+    return Done(summary=summary, data={**moving, **told, "outcome": Outcome.PASS})
 
 
 def _under_way(run: Run) -> bool:
@@ -228,10 +248,9 @@ def _under_way(run: Run) -> bool:
 
 def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any]:
     """Which pods and workloads leave, noted before the first of them does: a restart sees only the rest of them."""
-    record = records.read(run.kube, run.name)
-    noted = record.notes.get(_MOVING) if record else None
-    if isinstance(noted, dict):
-        return noted
+    before = noted(run, _MOVING)
+    if before:
+        return dict(before)
     leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and _owner_kind(p) != "DaemonSet"]
     roots = [root for p in leaving if (root := snapshot.root(p.owner)) is not None]
     found: dict[str, Any] = {
@@ -244,16 +263,16 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any
 
 def _note_forced(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> None:
     """Into the record and the ledger, before the first of them leaves: what is lost because the spec allows it."""
-    noted = _noted(run, _FORCED)
+    before = noted(run, _FORCED)
     found = forced_pods(snapshot, nodes, allowed_by(run.spec.drain))
-    fresh = {pod: why for pod, why in found.items() if pod not in noted}
+    fresh = {pod: why for pod, why in found.items() if pod not in before}
     for pod, why in fresh.items():
         facts = {"by": "spec", "why": why}
         at = rfc3339(run.clock.now())
         ledgers.decide(run.name, pool_identity(run.spec.source), at, "forced", pod, facts, run.simulated, run.kube)
     if fresh:
         run.say(f"the spec lets {plural(len(fresh), 'pod')} go at a loss: {and_more(sorted(fresh), 5)}")
-        records.write_note(run.kube, run.name, _FORCED, {**noted, **fresh})
+        records.write_note(run.kube, run.name, _FORCED, {**before, **fresh})
 
 
 def _owner_kind(pod: Pod) -> str:
@@ -262,7 +281,7 @@ def _owner_kind(pod: Pod) -> str:
 
 def soak(run: Run) -> Done:
     """Step 9. Watched time, with conditions; then the transport once more, where two nodes are idle."""
-    target = _target(run)
+    target = target_of(run)
     verdict = soaking.soak(
         run.kube,
         target,
@@ -270,7 +289,7 @@ def soak(run: Run) -> Done:
         run.spec.soak,
         run.name,
         run.say,
-        _csi_of(run, target),
+        csi_of(run, target),
     )
     verdicts = [verdict]
     summary = f"{verdict.observed} watched: {verdict.reason}"
@@ -279,7 +298,7 @@ def soak(run: Run) -> Done:
         proof = validation.repeat_proof(run.kube, target, run.spec, run.name, run.hash, run.clock, run.say)
         verdicts += proof.verdicts
         data = proof.to_dict()
-        _keep(run, (), proof.evidence, proof.raw)
+        keep(run, (), proof.evidence, proof.raw)
         if not proof.verdicts:
             summary += "; transport not proven again: fewer than two idle nodes"
             if run.spec.soak.repeat_proof is Repeat.ALWAYS:
@@ -290,7 +309,7 @@ def soak(run: Run) -> Done:
                         reason="fewer than two idle nodes, and soak.repeat_proof is always",
                     )
                 )
-    _keep(run, verdicts)
+    keep(run, verdicts)
     done = _judged(verdicts, summary)
     return Done(summary=done.summary, state=done.state, data={**data, **done.data})
 
@@ -298,7 +317,7 @@ def soak(run: Run) -> Done:
 def retire(run: Run) -> Done:
     """Step 10. The gate once more; the source proven empty by UID right before each request to delete it."""
     source = run.source_pool()
-    begun = _noted(run, _RETIRING)
+    begun = noted(run, _RETIRING)
     if source is None or (begun and source.state is PoolState.DELETING):
         return _follow_deletion(run, begun)
     found = _judge_for_retirement(run)
@@ -388,36 +407,12 @@ def _judge_for_retirement(run: Run) -> Gate:
     return replace(found, verdicts=(*found.verdicts, stale))
 
 
-def _noted(run: Run, note: str) -> Mapping[str, Any]:
-    record = records.read(run.kube, run.name)
-    found = record.notes.get(note) if record else None
-    return found if isinstance(found, dict) else {}
-
-
 def report(run: Run) -> Done:
     """Step 11."""
     path = reporting.write(run)
     run.say(f"report: {path}")
     facts = reporting.facts(run.record())
     return Done(summary=facts["headline"], data={"html": str(path), "outcome": Outcome.PASS})
-
-
-def _source(run: Run) -> Pool:
-    pool = run.source_pool()
-    if pool is None:
-        raise NotFound(pool_words(run.spec.source), "not found in the cloud", remedy="correct source in the spec")
-    return pool
-
-
-def _target(run: Run) -> Pool:
-    pool = run.target_pool()
-    if pool is None:
-        raise NotFound(
-            pool_words(run.spec.target),
-            "was made and is gone",
-            remedy=f"somebody deleted it: poolshift rollback SPEC, then start again ({run.name})",
-        )
-    return pool
 
 
 def _remember(run: Run, note: str, prior: Mapping[str, Any]) -> None:
@@ -436,30 +431,11 @@ def _give_back(run: Run) -> None:
     if target is not None:
         snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
         fence.unfence(run.kube, run.name, [n.name for n in planning.nodes_of(snapshot, target)])
-    prior, source = _noted(run, _TARGET_PRIOR), _noted(run, _SOURCE_PRIOR)
+    prior, source = noted(run, _TARGET_PRIOR), noted(run, _SOURCE_PRIOR)
+    if prior and swap.applies(run) and target is not None:  # it grew since: its size is fixed as if it were made so
+        prior = {**prior, "min": target.nodes, "max": target.nodes}
     if prior:
         run.target.unfence(run.spec.target, {**prior, **{key: source[key] for key in ("repair",) if key in source}})
-
-
-def _keep(
-    run: Run,
-    verdicts: Iterable[Verdict],
-    evidence: Iterable[Evidence] = (),
-    raw: Mapping[str, bytes] | None = None,
-    pool: EksPool | GkePool | ExternalPool | None = None,
-) -> None:
-    """Into the ledger, before the step counts as done. The pool is named as revalidation names it."""
-    ledgers.keep(
-        run.name,
-        pool_identity(pool or run.spec.target),
-        rfc3339(run.clock.now()),
-        verdicts=verdicts,
-        evidence=evidence,
-        raw=raw,
-        spec_hash=run.hash,
-        simulated=run.simulated,
-        kube=run.kube,
-    )
 
 
 def _judged(verdicts: Iterable[Verdict], summary: str) -> Done:
@@ -476,21 +452,8 @@ def _gate_done(found: Gate) -> Done:
     return Done(
         summary=gate_words(found),
         state=StepState.DONE if found.outcome is Outcome.PASS else StepState.HELD,
-        data={
-            "outcome": found.outcome,
-            "required": list(found.required),
-            "missing": list(found.missing),
-            "verdicts": [v.to_dict() for v in found.verdicts],
-        },
+        data=gate_dict(found),
     )
-
-
-def _evidence(data: Mapping[str, Any]) -> list[Evidence]:
-    return [Evidence.from_dict(item) for item in data.get("evidence") or ()]
-
-
-def _verdicts(data: Mapping[str, Any]) -> list[Verdict]:
-    return [Verdict.from_dict(item) for item in data.get("verdicts") or ()]
 
 
 def _moved(data: Mapping[str, Any]) -> list[str]:

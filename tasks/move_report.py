@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,4 +92,24 @@ def pod_end_dict(left: PodEnd) -> dict[str, str]:
         "code": left.code,
         "reason": left.reason,
         "remedy": left.remedy,
+    }
+
+
+def told_as_one(moves: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several moves, each as `MoveReport.to_dict`, as if they had been one: the last one's end, sums of the rest."""
+    listed = list(moves)
+    waves = [wave for move in listed for wave in move.get("waves") or ()]
+    evictions: dict[str, Any] = {}
+    for move in listed:
+        for key, value in (move.get("evictions") or {}).items():
+            evictions[key] = evictions[key] + value if key in evictions else value
+    return {
+        "end": listed[-1].get("end", "") if listed else End.DRAINED.value,
+        "reason": listed[-1].get("reason", "") if listed else "",
+        "nodes": {name: end for move in listed for name, end in (move.get("nodes") or {}).items()},
+        "waves": [{**wave, "number": number, "of": len(waves)} for number, wave in enumerate(waves, start=1)],
+        "restored": [name for move in listed for name in move.get("restored") or ()],
+        "evictions": evictions,
+        "requests": sum(int(move.get("requests") or 0) for move in listed),
+        "seconds": round(sum(float(move.get("seconds") or 0) for move in listed), 1),
     }

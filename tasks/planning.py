@@ -136,10 +136,10 @@ def survey(run: Run) -> Plan:
         shape,
         [n.name for n in target_nodes],
     )
-    estimate = _estimate(run, looked)
-    findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     strategy = preflight.strategy(looked, spec)
     slices = _swap(strategy, spec, looked, snapshot, [n.name for n in source_nodes], shape)
+    estimate = _estimate(run, looked, [each.add for each in slices.slices])
+    findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     findings += [*slices.findings, *_cannot_retire(spec)]
     findings += _unseen(spec.source, looked.source, len(source_nodes), {f.code for f in findings})
     findings += _no_baseline(run, looked.source, idle_nodes(snapshot, source_nodes, _devices(looked.source)))
@@ -199,17 +199,21 @@ def _pool_label(target: EksTarget | GkeTarget) -> Mapping[str, str]:
     return {key: target.name}
 
 
-def _estimate(run: Run, looked: Survey) -> cost.Estimate:
-    """Both sides: the baseline measures the source as the validation does the target."""
+def _estimate(run: Run, looked: Survey, slices: Sequence[int] = ()) -> cost.Estimate:
+    """Both sides: the baseline measures the source as the validation does the target, or each slice of it."""
     target = run.spec.target
     machine_type = target.machine_type or (looked.source.machine_type if looked.source else "")
     fabric = fabrics.fabric_of(machine_type)
     nodes = target.nodes if not isinstance(target, ExternalPool) else looked.existing.nodes if looked.existing else 0
-    validation = cost.estimate(catalogue.all_probes(run.spec.validation), nodes, fabric.gpus if fabric else 0)
+    parts = slices or (nodes,)
+    every = [cost.estimate(catalogue.all_probes(run.spec.validation), n, fabric.gpus if fabric else 0) for n in parts]
+    validation = every[0]
+    for number, part in enumerate(every[1:], start=2):
+        validation = validation.plus(part.named(f"slice {number}"))
     if run.spec.gate.max_step_ratio is None or looked.source is None:
         return validation
     old = fabrics.fabric_of(looked.source.machine_type)
-    count = min(nodes or looked.source.nodes, looked.source.nodes)
+    count = min(min(parts) or looked.source.nodes, looked.source.nodes)
     probes = catalogue.baseline_probes(run.spec.validation)
     return cost.estimate(probes, count, old.gpus if old else 0).named("baseline").plus(validation)
 

@@ -74,3 +74,63 @@ class StepRecord:
             summary=str(raw.get("summary", "")),
             data=raw.get("data") or {},
         )
+
+
+class SliceStage(StrEnum):
+    """How far a slice of a swap has come, in order. Each is written when its work is done and read back."""
+
+    CHOSEN = "chosen"  # which source nodes it takes
+    DRAINED = "drained"  # they are proven empty
+    GIVING = "giving"  # the cloud may have been asked to end their machines
+    GIVEN = "given"  # the machines are gone, and no other
+    FREE = "free"  # the reservation has had room for the new ones
+    GROWN = "grown"  # the target has its new nodes
+    PROVEN = "proven"  # they have passed the gate
+    OPEN = "open"  # and take work
+
+    def reached(self, other: SliceStage) -> bool:
+        """Is this stage `other` or a later one?"""
+        order = list(SliceStage)
+        return order.index(self) >= order.index(other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceRecord:
+    """One slice's note in the run record.
+
+    `nodes` maps a source node to its UID and the cloud's id of its machine; `add` target nodes are made in its place,
+    `total` there are then; `new` are their UIDs once they are proven, by the verdicts in `gate`; `moved` is how the
+    drain went.
+    """
+
+    number: int
+    stage: SliceStage
+    nodes: Mapping[str, tuple[str, str]]
+    add: int
+    total: int
+    new: tuple[str, ...] = ()
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    moved: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def note(self) -> str:
+        """Its key among the run's notes."""
+        return f"slice-{self.number}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SliceRecord:
+        """Raises KeyError or ValueError where the note is not ours: a slice must never be guessed."""
+        return cls(
+            number=int(data["number"]),
+            stage=SliceStage(data["stage"]),
+            nodes={str(name): (str(uid), str(machine)) for name, (uid, machine) in data["nodes"].items()},
+            add=int(data["add"]),
+            total=int(data["total"]),
+            new=tuple(str(uid) for uid in data.get("new") or ()),
+            gate=data.get("gate") or {},
+            moved=data.get("moved") or {},
+        )

@@ -22,7 +22,7 @@ from tasks.rules.waves import order_nodes
 from tasks.rules.wording import and_more, plural
 
 SLICES = 200  # the record of a run is one ConfigMap of 1 MiB; a slice keeps some 3 KiB of verdicts in it
-_STAYING = (MoveMode.WAIT, MoveMode.LEAVE)
+STAYING = (MoveMode.WAIT, MoveMode.LEAVE)  # these gangs are moved by somebody else, or end by themselves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +180,7 @@ def _first(snapshot: Snapshot, slices: Sequence[Slice], ordered: Sequence[str], 
             "free nodes of the source (or of the reservation), or have the gang end first",
         )
         for gang in gangs
-        if gang.mode not in _STAYING and any(p.uid in here for p in gang.pods)
+        if gang.mode not in STAYING and any(p.uid in here for p in gang.pods)
     ]
     member = {p.uid for g in gangs for p in g.pods}
     pods = [p for p in leaving(snapshot, nodes) if p.uid not in member]
@@ -203,7 +203,7 @@ def _room(
 ) -> list[Finding]:
     """From the second slice on: what leaves must fit on the target nodes that are proven by then, gangs as a whole."""
     own = {p.uid for g in gangs for p in g.pods}
-    moving = [g for g in gangs if g.mode not in _STAYING]
+    moving = [g for g in gangs if g.mode not in STAYING]
     free: list[dict[str, int]] = []
     found: list[Finding] = []
     # What the first slice displaced sits on other source nodes, and leaves with the second.

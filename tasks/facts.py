@@ -1,0 +1,104 @@
+"""What several steps of one run ask: its pools, what earlier steps left, and where evidence is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from infra.clock import rfc3339
+from infra.errors import NotFound
+from infra.kube import records
+from infra.model.evidence import Evidence
+from infra.model.pools import Pool
+from infra.model.spec import EksPool, ExternalPool, GkePool
+from infra.model.verdict import Gate, Verdict
+from tasks import ledgers
+from tasks.identity import pool_identity, pool_words
+from tasks.run import Run
+
+_CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
+
+
+def source_of(run: Run) -> Pool:
+    """The source pool. Raises NotFound."""
+    pool = run.source_pool()
+    if pool is None:
+        raise NotFound(pool_words(run.spec.source), "not found in the cloud", remedy="correct source in the spec")
+    return pool
+
+
+def target_of(run: Run) -> Pool:
+    """The target pool, which this run has made. Raises NotFound."""
+    pool = run.target_pool()
+    if pool is None:
+        raise NotFound(
+            pool_words(run.spec.target),
+            "was made and is gone",
+            remedy=f"somebody deleted it: poolshift rollback SPEC, then start again ({run.name})",
+        )
+    return pool
+
+
+def csi_of(run: Run, pool: Pool) -> str:
+    """The CSI driver that the target's nodes must have registered; "" where it mounts no Lustre."""
+    return _CSI.get(pool.kind, "") if getattr(run.spec.target, "lustre", None) else ""
+
+
+def noted(run: Run, note: str) -> Mapping[str, Any]:
+    """A note of the run's record; empty when there is none."""
+    record = records.read(run.kube, run.name)
+    found = record.notes.get(note) if record else None
+    return found if isinstance(found, dict) else {}
+
+
+def evidence_in(data: Mapping[str, Any]) -> list[Evidence]:
+    """The evidence that a step left."""
+    return [Evidence.from_dict(item) for item in data.get("evidence") or ()]
+
+
+def verdicts_in(data: Mapping[str, Any]) -> list[Verdict]:
+    """The verdicts that a step left."""
+    return [Verdict.from_dict(item) for item in data.get("verdicts") or ()]
+
+
+def gate_dict(found: Gate) -> dict[str, Any]:
+    """A gate as a record keeps it."""
+    return {
+        "outcome": found.outcome,
+        "required": list(found.required),
+        "missing": list(found.missing),
+        "verdicts": [v.to_dict() for v in found.verdicts],
+    }
+
+
+def gate_in(data: Mapping[str, Any], name: str) -> Gate:
+    """The gate back from its record; one that lost its verdicts is unmeasured, never a pass."""
+    return Gate(name=name, required=tuple(data.get("required") or ("gate",)), verdicts=tuple(verdicts_in(data)))
+
+
+def keep(
+    run: Run,
+    verdicts: Iterable[Verdict],
+    evidence: Iterable[Evidence] = (),
+    raw: Mapping[str, bytes] | None = None,
+    pool: EksPool | GkePool | ExternalPool | None = None,
+) -> None:
+    """Into the ledger, before the step counts as done. The pool is named as revalidation names it."""
+    ledgers.keep(
+        run.name,
+        pool_identity(pool or run.spec.target),
+        rfc3339(run.clock.now()),
+        verdicts=verdicts,
+        evidence=evidence,
+        raw=raw,
+        spec_hash=run.hash,
+        simulated=run.simulated,
+        kube=run.kube,
+    )
+
+
+def say_forced(run: Run, pool: str, pods: Iterable[str]) -> None:
+    """Pods that were deleted past their budget, into the ledger: the spec allows it, and it is never silent."""
+    for pod in pods:
+        at = rfc3339(run.clock.now())
+        ledgers.decide(run.name, pool, at, "forced", pod, {"by": "spec"}, run.simulated, run.kube)
