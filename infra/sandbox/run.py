@@ -27,6 +27,7 @@ ControlPlane = Literal["embedded", "real"]
 T = TypeVar("T")
 STOP_SECONDS = 10.0
 SETTLE_SECONDS = 0.05
+LOOK_SECONDS = 1.0
 
 
 class LoopThread:
@@ -137,7 +138,10 @@ def serve(
     control_plane: ControlPlane = "embedded",
     rate: float | None = None,
 ) -> None:
-    """Run in the foreground until SIGINT or SIGTERM. Prints one line, `ready URL`, when it serves."""
+    """Run in the foreground until SIGINT or SIGTERM. Prints one line, `ready URL`, when it serves.
+
+    Raises, besides what `start` raises, ControlPlaneFailed when a process of the real control plane ends by itself.
+    """
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
@@ -145,7 +149,10 @@ def serve(
     try:
         sys.stdout.write(f"ready {sandbox.url}\n")
         sys.stdout.flush()
-        ended.wait()
+        while not ended.wait(LOOK_SECONDS):
+            failure = sandbox.plane and sandbox.plane.failure()
+            if failure:
+                raise failure
     finally:
         sandbox.stop()
 
