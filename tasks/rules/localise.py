@@ -17,6 +17,7 @@ Group = frozenset[str]
 Pair = tuple[str, str]
 Run = Callable[[Sequence[Group]], Mapping[Group, Outcome]]
 SILENT = 2  # a test that gave no answer is tried once more
+REOPEN = 3  # times that what was found may turn out not to be all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,10 @@ class Located:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """All that is known between two rounds. `good` nodes were part of a test that passed."""
+    """All that is known between two rounds. `good` nodes were part of a test that passed.
+
+    `doubted` pairs failed together once, while each of the two passed with others: asked again before they are named.
+    """
 
     nodes: tuple[str, ...]
     suspects: tuple[Suspects, ...]
@@ -74,7 +78,9 @@ class State:
     good: frozenset[str] = frozenset()
     bad_nodes: frozenset[str] = frozenset()
     bad_pairs: frozenset[Pair] = frozenset()
+    doubted: frozenset[Pair] = frozenset()
     unresolved: frozenset[str] = frozenset()
+    reopened: int = 0
     rounds: int = 0
     tests: int = 0
     node_tests: int = 0
@@ -86,8 +92,8 @@ class State:
         return tuple(n for n in self.nodes if n not in out)
 
     def answer(self, question: Group) -> Outcome | None:
-        """What the tests so far say. A single node is bad when it failed with two others, one of them well:
-        with one alone, the link to it may be what is bad.
+        """What the tests so far say. A single node is bad when it failed with two others that had passed elsewhere:
+        with one alone, the link to it may be what is bad, or that one has turned bad since.
         """
         if question in self.results:
             return self.results[question]
@@ -101,7 +107,7 @@ class State:
             if outcome is Outcome.FAIL and len(group) == 2 and question < group
             for name in group - question
         }
-        return Outcome.FAIL if len(failed_with) > 1 and failed_with & self.good else None
+        return Outcome.FAIL if len(failed_with & self.good) > 1 else None
 
 
 def localise(nodes: Iterable[str], run: Run, limits: Limits | None = None) -> Located:
@@ -126,12 +132,16 @@ def localise(nodes: Iterable[str], run: Run, limits: Limits | None = None) -> Lo
 
 def plan(state: State) -> tuple[Group, ...]:
     """The disjoint groups to test next; empty when nothing more can be learned."""
-    if not state.suspects:
+    if not state.suspects and not state.doubted:
         rest = frozenset(state.rest)
         return () if len(rest) < 2 or rest in state.results else (rest,)
     open_questions = [q for s in state.suspects for q in s.questions if state.answer(q) is None]
     groups: list[Group] = []
     used: set[str] = set()
+    for pair in sorted(state.doubted):
+        if not used & set(pair):
+            groups.append(frozenset(pair))
+            used |= set(pair)
     for question in sorted(open_questions, key=lambda q: (-len(q), sorted(q))):
         group = question if len(question) > 1 else _with_partner(state, question, used)
         if group and not used & group:
@@ -153,16 +163,42 @@ def learn(state: State, groups: Sequence[Group], answers: Mapping[Group, Outcome
         tests=state.tests + len(groups),
         node_tests=state.node_tests + sum(len(group) for group in groups),
     )
-    if not state.suspects:
+    if not state.suspects and not state.doubted:
         return _confirm(state)
-    return _narrow_all(state)
+    return _narrow_all(_settle_pairs(state, outcomes))
+
+
+def _settle_pairs(state: State, outcomes: Mapping[Group, Outcome]) -> State:
+    """A pair that fails again is bad; one that passes now came and went, and nobody is blamed for it."""
+    for pair in sorted(state.doubted):
+        group = frozenset(pair)
+        outcome = outcomes.get(group)
+        if outcome is Outcome.FAIL:
+            state = replace(state, bad_pairs=state.bad_pairs | {pair}, doubted=state.doubted - {pair})
+        elif outcome is Outcome.PASS or state.silent.get(group, 0) >= SILENT:
+            state = replace(state, unresolved=state.unresolved | group, doubted=state.doubted - {pair})
+    return state
 
 
 def _confirm(state: State) -> State:
-    """All that is left, together: a failure opens the search again on it."""
+    """All that is left, together: a failure opens the search again on it.
+
+    What passed before may have hidden it, or a node may have turned bad since: no earlier pass counts any more.
+    """
     rest = frozenset(state.rest)
     if state.results.get(rest) is Outcome.FAIL:
-        return _narrow_all(replace(state, suspects=(Suspects(nodes=state.rest),)))
+        if state.reopened == REOPEN:
+            return replace(state, unresolved=state.unresolved | rest)
+        return _narrow_all(
+            replace(
+                state,
+                suspects=(Suspects(nodes=state.rest),),
+                results={rest: Outcome.FAIL},
+                silent={},
+                good=frozenset(),
+                reopened=state.reopened + 1,
+            )
+        )
     if state.silent.get(rest, 0) >= SILENT:
         return replace(state, unresolved=state.unresolved | rest)
     return state
@@ -203,7 +239,7 @@ def _narrow(state: State, suspects: Suspects, answers: Sequence[Outcome | None])
         sides = [_halve(suspects.nodes)]
     pairs = {_pair(left[0], right[0]) for left, right in sides if len(left) == len(right) == 1}
     further = [Suspects(nodes=left, against=right) for left, right in sides if len(left) + len(right) > 2]
-    return replace(state, bad_pairs=state.bad_pairs | pairs), further
+    return replace(state, doubted=state.doubted | pairs), further
 
 
 def _with_partner(state: State, question: Group, used: set[str]) -> Group | None:
@@ -245,6 +281,7 @@ def _halve(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _located(state: State, reason: str) -> Located:
     doubted = {n for s in state.suspects for n in (*s.nodes, *s.against)} - state.bad_nodes
+    doubted |= {n for pair in state.doubted for n in pair}
     unresolved = state.unresolved | doubted
     if doubted and not reason:
         reason = "no node is known to be well, so a bad node cannot be told from a bad link"

@@ -21,6 +21,7 @@ class Fabric:
 
     def __init__(self, count, bad=(), links=(), silent=()):
         every = names(count)
+        self.names = every
         self.bad = {every[i] for i in bad}
         self.links = {tuple(sorted((every[a], every[b]))) for a, b in links}
         self.silent = {every[i] for i in silent}
@@ -124,3 +125,77 @@ def test_a_well_node_is_never_blamed_and_a_bad_one_never_called_good(count, data
     assert set(found.bad_nodes) <= fabric.bad
     assert not fabric.bad & set(found.good)
     assert not set(found.good) & (set(found.unresolved) | set(found.bad_nodes))
+
+
+class Changing(Fabric):
+    """A fabric on which something happens between the rounds: nodes turn bad, tests fail once or give no answer."""
+
+    def __init__(self, count, *, turns=(), spurious=(), mute=(), **kinds):
+        super().__init__(count, **kinds)
+        self.turns, self.spurious, self.mute = dict(turns), set(spurious), set(mute)
+        self.asked = 0
+
+    def __call__(self, groups):
+        self.bad |= {self.names[node] for node, when in self.turns.items() if self.rounds >= when}
+        return super().__call__(groups)
+
+    def judge(self, group):
+        self.asked += 1
+        if self.asked in self.mute:
+            return Outcome.UNMEASURED
+        return Outcome.FAIL if self.asked in self.spurious else super().judge(group)
+
+
+@pytest.mark.parametrize("count", [8, 16, 64])
+def test_a_known_good_partner_that_turns_bad_is_found_and_nobody_else_is_blamed(count):
+    rng = random.Random(count)
+    for _ in range(80):
+        first, second = rng.sample(range(count), 2)
+        fabric = Changing(count, bad=[first], turns={second: rng.randrange(1, 8)})
+        found = localise(names(count), fabric)
+        assert set(found.bad_nodes) <= fabric.bad
+        assert not found.bad_pairs
+        assert not fabric.bad & set(found.good) or fabric.rounds <= fabric.turns[second]
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(4, 40), st.integers(1, 40))
+def test_one_test_that_fails_by_accident_blames_no_node_and_no_link(count, when):
+    """All nodes are well; the failure that started the search, and one more, came and went."""
+    found = localise(names(count), Changing(count, spurious=[when]))
+    assert not found.bad_nodes
+    assert not found.bad_pairs
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(4, 40), st.data())
+def test_tests_without_an_answer_blame_nobody_that_is_well(count, data):
+    bad = data.draw(st.sets(st.integers(0, count - 1), max_size=3))
+    mute = data.draw(st.sets(st.integers(1, 60), max_size=12))
+    fabric = Changing(count, bad=bad, mute=mute)
+    found = localise(names(count), fabric)
+    assert set(found.bad_nodes) <= fabric.bad
+    assert not found.bad_pairs
+    assert not fabric.bad & set(found.good)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(6, 32), st.data())
+def test_bad_links_that_share_a_node_blame_no_link_that_is_well(count, data):
+    shared = data.draw(st.integers(0, count - 1))
+    others = data.draw(st.sets(st.integers(0, count - 1).filter(lambda n: n != shared), min_size=1, max_size=2))
+    fabric = Fabric(count, links=[(shared, other) for other in others])
+    found = localise(names(count), fabric)
+    assert set(found.bad_pairs) <= fabric.links
+
+
+def test_a_fabric_that_fails_at_random_ends_within_its_limits():
+    rng = random.Random(4)
+
+    def run(groups):
+        return {group: rng.choice([Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED]) for group in groups}
+
+    for _ in range(50):
+        found = localise(names(64), run, Limits(tests=120, node_tests=1500))
+        assert found.tests <= 120
+        assert found.node_tests <= 1500
