@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tasks.verifying import Checked
 
 
-def plan(found: Plan, *, as_json: bool) -> None:
+def plan(found: Plan, *, as_json: bool, verbose: bool = False) -> None:
     """The plan: findings, requests, waves, cost, and what migrate would do with it."""
     if as_json:
         console.show_json(found.to_dict())
         return
-    console.out().print(found.markdown(), markup=False)
+    console.out().print(found.markdown(folded=not verbose), markup=False)
 
 
 def migration(result: dict[str, Any], *, as_json: bool) -> None:
@@ -151,7 +151,10 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
     if as_json:
         console.show_json(found.to_json())
         return
-    console.show_findings((*found.blocked, *found.warnings, *found.unproven))
+    # What blocks was told before the first eviction; with a dry run this is the answer.
+    console.show_findings((*(found.blocked if found.dry_run else ()), *found.warnings[:20], *found.unproven))
+    if len(found.warnings) > 20:
+        console.say(f"and {len(found.warnings) - 20} more warnings: --json shows all")
     for left in found.left:
         console.say(
             f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}. {left.remedy}".rstrip(". ")

@@ -45,6 +45,7 @@ __all__ = [
     "verify_empty",
 ]
 
+TOLD = 20  # blockers told one by one before the first eviction; the report has all
 FOREVER = timedelta(days=3650)
 
 
@@ -204,9 +205,11 @@ class _Drain:
             context = Context(snapshot=now, allowed=self._allowed())
             findings, blocked_nodes, leaving = self._judge(now, context)
             free = [n for n in self.nodes if n not in blocked_nodes]
-            for found in findings:
-                if found.level is Level.BLOCK:
-                    self.say(found.wording())
+            told = [] if self.options.dry_run else [f for f in findings if f.level is Level.BLOCK]
+            for found in told[:TOLD]:
+                self.say(found.wording())
+            if len(told) > TOLD:
+                self.say(f"and {len(told) - TOLD} more that block: --dry-run --json shows all")
             report = DrainReport(
                 end=End.FAILED if blocked_nodes else End.DRAINED,
                 nodes=dict.fromkeys(blocked_nodes, End.FAILED),
@@ -247,12 +250,17 @@ class _Drain:
                 continue
             decisions = self._decide(pod, context)
             act = strictest(decisions)
-            findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
+            for d in decisions:
+                if d.act is not Act.SKIP and d.code not in ("finished", "terminating"):
+                    told = finding(pod, d)
+                    # A dead node is one finding, not one for each of its pods.
+                    of_node = d.code == "node-dead" and not pod.terminating
+                    findings.append(replace(told, object=f"node {pod.node}") if of_node else told)
             if act is Act.BLOCK:
                 blocked.append(pod.node)
             elif act is not Act.SKIP:
                 leaving += 1
-        return findings, list(dict.fromkeys(blocked)), leaving
+        return list(dict.fromkeys(findings)), list(dict.fromkeys(blocked)), leaving
 
     def _picked(self, pod: Pod) -> bool:
         selector = self.options.pod_selector

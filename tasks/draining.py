@@ -11,7 +11,6 @@ from infra.kube import api
 from infra.kube.api import Kube
 from infra.model.spec import Cluster, parse_duration
 from infra.model.workload import Requirement, Selector
-from tasks.audit import POOL_LABELS
 from tasks.drain import DrainOptions, DrainReport, drain_nodes
 from tasks.progress import say
 
@@ -68,6 +67,8 @@ def _names(kube: Kube, request: Request) -> list[str]:
     if request.selector:
         found = [n["metadata"]["name"] for n in kube.list("/api/v1/nodes", {"labelSelector": request.selector})]
     else:
+        from tasks.audit import POOL_LABELS  # brings the ledger and all readers with it
+
         found = [
             n["metadata"]["name"]
             for n in kube.list("/api/v1/nodes")

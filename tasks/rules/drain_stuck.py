@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from infra.model.workload import Pod
 from tasks.rules.decision import Act, Context, Decision
@@ -14,7 +14,7 @@ def terminating(pod: Pod, ctx: Context) -> Decision | None:
     """Is it leaving as it should, or held up, and by what?"""
     if pod.deletion is None:
         return None
-    since = pod.deletion.strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = _stamp(pod.deletion)
     late = is_late(pod, ctx)
     holding = pod.foreign_finalizers or (pod.finalizers if late and (pod.finished or pod.containers_ended) else ())
     if holding:
@@ -38,6 +38,10 @@ def terminating(pod: Pod, ctx: Context) -> Decision | None:
     if late:
         return _stuck(pod, ctx, since)
     return Decision(act=Act.WAIT, code="terminating", reason=f"leaving; its grace ends at {since}")
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_late(pod: Pod, ctx: Context) -> bool:
@@ -79,7 +83,7 @@ def dead_node(pod: Pod, ctx: Context) -> Decision | None:
     return Decision(
         act=Act.BLOCK,
         code="node-dead",
-        reason=f"node {node.name} has not answered since {ready.since or 'an unknown time'}: "
+        reason=f"node {node.name} has not answered since {_stamp(ready.since) if ready.since else 'an unknown time'}: "
         "an evicted pod would stay Terminating for ever",
         remedy=f"restart the kubelet of {node.name}, or, when the machine is surely off, taint it "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",

@@ -31,7 +31,7 @@ Raw = dict[str, Any]
 @dataclass(frozen=True, kw_only=True)
 class Size:
     """`budgets`: maxUnavailable of the Deployments, in turn; none: no budgets. `ready_after`: seconds until a pod is
-    Ready. `bystanders`: Pending pods without an owner on nodes of their own, which no one drains.
+    Ready. `bystanders`: further pods, which no one schedules and no one drains.
     """
 
     nodes: int
@@ -53,8 +53,6 @@ class Kubelet:
         meta = obj["metadata"]
         if kind.key != POD.key or event == "DELETED" or not obj["spec"].get("nodeName"):
             return
-        if meta["namespace"] == BYSTANDERS:
-            return
         if "deletionTimestamp" in meta:
             self.loop.call_soon(self.end, meta["namespace"], meta["name"], meta["uid"])
         elif (obj.get("status") or {}).get("phase", "Pending") == "Pending":
@@ -75,7 +73,16 @@ def ready_condition() -> Raw:
     return {"type": "Ready", "status": "True", "lastTransitionTime": now}
 
 
-def fill(store: Store, size: Size) -> None:
+async def beat(store: Store) -> None:
+    """Keep the nodes alive, as their kubelets would."""
+    while True:
+        for node in store.list(NODE):
+            ready = {**ready_condition(), "lastHeartbeatTime": ready_condition()["lastTransitionTime"]}
+            store.replace_status(NODE, {**node, "status": {**node["status"], "conditions": [ready]}})
+        await asyncio.sleep(10)
+
+
+async def fill(store: Store, size: Size) -> None:
     amounts = {"cpu": "96", "memory": "512Gi", "pods": "110"}
     ready = {**ready_condition(), "lastHeartbeatTime": ready_condition()["lastTransitionTime"]}
     for pool in ("old", "new"):
@@ -111,15 +118,17 @@ def fill(store: Store, size: Size) -> None:
     for i in range(size.bystanders):
         meta = {"name": f"other-{i:06d}", "namespace": BYSTANDERS, "labels": {"app": f"other-{i % 2000}"}}
         container = {"name": "c", "image": "registry.example/i:1"}
-        spec = {"nodeName": f"other-{i % (1 + size.bystanders // 20):04d}", "containers": [container]}
-        store.create(POD, {"metadata": meta, "spec": spec})
+        store.create(POD, {"metadata": meta, "spec": {"schedulerName": "none", "containers": [container]}})
+        if i % 100 == 0:
+            await asyncio.sleep(0)
 
 
 async def main(size: Size) -> None:
     plane = ControlPlane()
     url = await plane.start()
     Kubelet(plane.store, size.ready_after)
-    fill(plane.store, size)
+    beating = asyncio.create_task(beat(plane.store))
+    await fill(plane.store, size)
     wanted = size.pods // OWNERS * OWNERS
     while True:
         await asyncio.sleep(0.1)
@@ -134,6 +143,7 @@ async def main(size: Size) -> None:
     await asyncio.sleep(0.5)
     print(f"ready {url}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    beating.cancel()
     await plane.stop()
 
 
