@@ -45,6 +45,7 @@ class Stage:
 def demo(*, cloud: str, keep: bool) -> int:
     """Run both scenarios and say what happened. 0: both ended as they should; 1: one did not, with the difference."""
     spec = EXAMPLES / f"sandbox-{cloud}.yaml"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by `finally`, as Ctrl-C
     console.say(f"poolshift demo on {cloud.upper()}: everything below is simulated, on loopback")
     stages: list[Stage] = []
     sandboxes: list[Future[Stage]] = []

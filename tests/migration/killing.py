@@ -49,7 +49,7 @@ def attempt(
     *,
     host: str = "",
     strike: Callable[[str], float | None] = lambda _: None,
-    timeout: float = 600,
+    timeout: float = 1800,
 ) -> Ended:
     """`poolshift ARGUMENTS` until it ends or is killed.
 

@@ -192,7 +192,7 @@ def test_what_is_away_during_the_drain_is_waited_for(begin: Callable[..., Any], 
     here = begin("healthy", "eks", "real")
     spec = here.spec(settle=SETTLE)  # after an outage the controllers take up to a minute more (their watches' backoff)
     outage = Outage(here.sandbox.plane, "wave 2 of", 30, gone)
-    ended = migrating(here, spec, strike=outage.hear, timeout=900)
+    ended = migrating(here, spec, strike=outage.hear)
     assert outage.thread is not None, ended.tail
     outage.thread.join()
     assert here.sandbox.plane.failure() is None
