@@ -54,6 +54,7 @@ class Emptying:
         self.deferred: dict[str, dict[str, Job]] = {}
         self.busy_on: Counter[str] = Counter()
         self.ends: dict[str, PodEnd] = {}
+        self.departed: set[str] = set()  # a watch that lags may still tell of those that the server says are gone
         self.returned: Counter[tuple[str, str]] = Counter()
         self.coverage = Coverage(self.view.budgets.values())
         self.covered = self.coverage.pods(self.view.pods.values()) if self.view.budgets else {}
@@ -155,11 +156,14 @@ class Emptying:
                 job.pod = pod
                 if pod.terminating and not job.accepted:
                     job.accepted = monotonic()
-            elif pod.node in self.nodes and pod.uid not in self.ends and pod.uid in self.view.pods:
+            elif pod.node in self.nodes and self._is_new(pod):
                 self._meet(pod)
         for item in news.posted:
             if isinstance(item, Done):
                 self._answer(item)
+
+    def _is_new(self, pod: Pod) -> bool:
+        return pod.uid in self.view.pods and pod.uid not in self.ends and pod.uid not in self.departed
 
     def _free_unready(self, key: str) -> None:
         """A closed budget whose healthy pods suffice lets its unready pods go without being charged."""
@@ -191,6 +195,7 @@ class Emptying:
 
     def _left(self, uid: str) -> None:
         self.ends.pop(uid, None)
+        self.departed.add(uid)
         job = self._drop(uid)
         if job is not None:
             self.gone += 1

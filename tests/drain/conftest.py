@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -71,7 +72,11 @@ class Kubelet:
 
     def _run(self) -> None:
         with ThreadPoolExecutor(4) as pool:
+            beaten = time.monotonic()
             while not self._stop.is_set():
+                if time.monotonic() - beaten > 10:
+                    beaten = time.monotonic()
+                    pool.submit(self._beat)
                 try:
                     item = self._queue.get(timeout=0.05)
                 except Empty:
@@ -81,6 +86,14 @@ class Kubelet:
                     objects = (item.object,)
                 for raw in objects:
                     pool.submit(self._look, raw)
+
+    def _beat(self) -> None:
+        """On a busy machine a test may outlast the time after which silent nodes are taken for dead."""
+        for node in self.kube.list("/api/v1/nodes"):
+            name, conditions = node["metadata"]["name"], (node.get("status") or {}).get("conditions") or ()
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            beaten = [{**c, "lastHeartbeatTime": now} for c in conditions]
+            self._quietly("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": beaten}})
 
     def _look(self, pod: Raw) -> None:
         meta, status = pod["metadata"], pod.get("status") or {}
