@@ -130,7 +130,15 @@ def _prove(reading: Reading, log: NcclLog, fabric: Fabric | None, nodes: int | N
         end = ended(payload)
     else:
         end = reading.tests is not None and all(t.complete for t in reading.tests.tests)
-    return prove(log, Expected(fabric=fabric, nodes=nodes, communicators=_rounds(payload), ended=end), payload)
+    devices = reading.tests.main.devices if reading.tests is not None else ()
+    expected = Expected(
+        fabric=fabric,
+        nodes=nodes,
+        communicators=_rounds(payload),
+        one_host=len({d.host for d in devices}) == 1 and len(devices) > 1 and len(log.hosts) < 2,
+        ended=end,
+    )
+    return prove(log, expected, payload)
 
 
 def _rounds(payload: PayloadEvents | None) -> int:

@@ -6,6 +6,7 @@ Nothing is filled in, averaged or converted on the way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -48,6 +49,11 @@ def family_of(network: str) -> Family:
     if name in _FAMILY_BY_NAME:
         return _FAMILY_BY_NAME[name]
     return next((family for start, family in _FAMILY_BY_START if name.startswith(start)), Family.OTHER)
+
+
+def is_efa(device: str) -> bool:
+    """Does a verbs device's name say that it is EFA's (efa_0, rdmap86s0)?"""
+    return re.match(r"efa_?\d|rdmap\d+s\d+", device) is not None
 
 
 _FAMILY_BY_NAME = {

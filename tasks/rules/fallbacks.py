@@ -7,15 +7,18 @@ from infra.model.reading import NcclLog
 from infra.model.verdict import Finding, Level
 from tasks.rules.wording import and_more
 
+_DEVICE_REMEDY = "Request the RDMA resource in the pod; check the device plugin and /dev/infiniband in the pod"
+_PLUGIN_REMEDY = "Put the fabric's NCCL plugin on the image's LD_LIBRARY_PATH, or name it in NCCL_NET_PLUGIN"
 # Why NCCL is on sockets, the most telling line first: hint -> remedy.
 _TCP_CAUSES: dict[str, str] = {
     "plugin-init-failed": "Read the plugin's lines above this one; check device, driver and plugin versions",
     "plugin-unloadable": "Install the library that the loader names, or use an image built for this fabric",
     "no-efa-device": "Request the EFA resource in the pod and check that the EFA device plugin runs on the node",
     "ofi-init-failed": "Read the NET/OFI lines above this one; check libfabric and driver versions",
-    "no-ib-device": "Request the RDMA resource in the pod; check the device plugin and /dev/infiniband in the pod",
+    "no-ib-device": _DEVICE_REMEDY,
     "no-verbs-library": "Install rdma-core (libibverbs) in the workload's image",
-    "plugin-missing": "Put the fabric's NCCL plugin on the image's LD_LIBRARY_PATH, or name it in NCCL_NET_PLUGIN",
+    "plugin-missing": _PLUGIN_REMEDY,
+    "internal-verbs-refused": _DEVICE_REMEDY,
 }
 _RANKED_HEALTH = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious")
 
@@ -35,7 +38,7 @@ def explain(
     """Findings, the verdict about what is shown, and the short cause (or None)."""
     parts = [
         _failures(log, name),
-        _sockets(log, name, single=single, by_design=by_design),
+        _sockets(log, name, single=single, by_design=by_design, fabric=fabric),
         _mixed(log, name),
         _gpudirect(log, name, gdr, single=single, fabric=fabric),
         _nics(log, name, fabric),
@@ -104,7 +107,7 @@ def _remedy(code: str) -> str:
     return ""
 
 
-def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool) -> _Part:
+def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool, fabric: Fabric | None) -> _Part:
     if name not in {"socket", "libfabric-tcp"} or single:
         return [], None
     if by_design:
@@ -126,10 +129,17 @@ def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool) -
         )
         observed = f"libfabric provider {', '.join(log.providers)} is TCP"
     else:
-        cause = next((c for c in _TCP_CAUSES if c in log.hints), "tcp-fallback")
+        cause = next((c for c in _causes(fabric) if c in log.hints), "tcp-fallback")
         remedy = _TCP_CAUSES.get(cause, "Run with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET,ENV to see why")
         observed = log.hints.get(cause, "NCCL chose sockets and the log does not say why").rstrip(".")
     return [Finding(level=Level.BLOCK, code=cause, object="network", observed=observed, remedy=remedy)], "degraded"
+
+
+def _causes(fabric: Fabric | None) -> tuple[str, ...]:
+    """Where the fabric is reached through a plugin alone, its absence explains more than NCCL's own verbs."""
+    if fabric is None or fabric.pin in {None, "IB"}:
+        return tuple(_TCP_CAUSES)
+    return tuple(sorted(_TCP_CAUSES, key=lambda cause: cause in {"no-ib-device", "internal-verbs-refused"}))
 
 
 def _disabled(log: NcclLog) -> str:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from infra.model.measurement import steps_of
 from infra.model.reading import PayloadEvents
 from infra.model.verdict import Finding, Level
 from tasks.rules.reading_verdict import Answer
@@ -59,8 +60,8 @@ def answer_sweep(payload: PayloadEvents) -> Answer:
 def answer_steps(payload: PayloadEvents) -> Answer:
     """The training payload: figures only, since a step time is judged against the other pool's."""
     start: Mapping[str, Any] = next(iter(payload.starts.get("train-step", ())), {})
-    warmup = start.get("warmup")
-    seconds = payload.steps_seconds[warmup if isinstance(warmup, int) and warmup >= 0 else 0 :]
+    steps = steps_of(start, payload.steps_seen, payload.steps_seconds, complete=ended(payload))
+    seconds = steps.seconds  # by number: a log whose first lines are gone has fewer warm-up steps to drop
     fields: dict[str, Any] = {
         "preset": start.get("preset"),
         "ranks": start.get("ranks"),
@@ -69,7 +70,7 @@ def answer_steps(payload: PayloadEvents) -> Answer:
         "median_step_s": statistics.median(seconds) if seconds else None,
         "mean_step_s": statistics.fmean(seconds) if seconds else None,
         "max_step_s": max(seconds) if seconds else None,
-        "complete": ended(payload),
+        "complete": steps.complete,
     }
     findings = _ends(payload)
     return Answer(fields=fields, verdict="failed" if findings else "undetermined", findings=findings)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from infra.fabrics.fabric import Fabric
-from infra.model.reading import Kind, ToolReading
+from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
 from tasks.rules.reading_verdict import Answer
 
+_DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
 
 
@@ -72,11 +76,11 @@ _REMEDIES = {
 def _against(reading: ToolReading, fabric: Fabric) -> tuple[Finding, ...]:
     """What the tool shows below what this machine type has."""
     figures = reading.figures
-    if reading.tool in {"ibstat", "ibv_devinfo"} and isinstance(figures.get("device_count"), int):
-        return _fewer(int(figures["device_count"]), fabric)
+    if reading.tool in _DEVICE_LISTS and figures.get("devices") is not None:
+        return _fewer(_own_devices(figures, fabric), fabric)
     if reading.tool == "fi_info" and fabric.provider == "efa" and figures.get("efa_device_found") is not None:
         return _fewer(int(figures.get("efa_domains") or 0), fabric)
-    average = figures.get("bw_average_gbps")
+    average = _one_way(figures)
     if reading.tool == "perftest" and isinstance(average, int | float):
         floor = NIC_SHARE * fabric.nic_gb_s * 8
         if average < floor:
@@ -91,6 +95,20 @@ def _against(reading: ToolReading, fabric: Fabric) -> tuple[Finding, ...]:
                 ),
             )
     return ()
+
+
+def _one_way(figures: Mapping[str, Any]) -> float | None:
+    """The average of perftest in Gb/s and one direction; a bidirectional run prints the sum of both."""
+    rate = figures.get("bw_average_gbps")
+    if not isinstance(rate, int | float):
+        return None
+    return rate / 2 if "bidirectional" in str(figures.get("test")).lower() else rate
+
+
+def _own_devices(figures: Mapping[str, Any], fabric: Fabric) -> int:
+    """Distinct devices of the machine type's own kind: an EFA node may have other RDMA devices beside."""
+    efa = fabric.kind == "efa"
+    return len({d["device"] for d in figures.get("devices") or () if bool(d.get("efa")) is efa})
 
 
 def _fewer(count: int, fabric: Fabric) -> tuple[Finding, ...]:
@@ -113,9 +131,12 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
     if reading.kind is not Kind.FABRIC or not fabric.rdma:
         return False
     figures = reading.figures
-    if reading.tool in {"ibstat", "ibv_devinfo"}:
-        return reading.healthy is True and int(figures.get("device_count") or 0) >= fabric.nics
+    if reading.tool in _DEVICE_LISTS:
+        return reading.healthy is True and _own_devices(figures, fabric) == fabric.nics
     if reading.tool == "fi_info":
-        return fabric.provider == "efa" and int(figures.get("efa_domains") or 0) >= fabric.nics
-    rate = figures.get("bw_average_gbps")
-    return reading.tool == "perftest" and isinstance(rate, int | float) and rate <= fabric.nic_gb_s * 8 * 1.02
+        return fabric.provider == "efa" and int(figures.get("efa_domains") or 0) == fabric.nics
+    rate, device = _one_way(figures), figures.get("device")
+    if reading.tool != "perftest" or not isinstance(device, str) or not isinstance(rate, int | float):
+        return False
+    # A NIC of the other kind was measured somewhere else; more than the wire carries was not measured at all.
+    return is_efa(device) is (fabric.kind == "efa") and rate <= fabric.nic_gb_s * 8 * 1.02

@@ -49,11 +49,16 @@ class Transport:
     findings: tuple[Finding, ...]
 
 
-def describe(log: NcclLog, *, fabric: Fabric | None = None, nodes: int | None = None) -> Transport:
-    """Read the transport off a log. `fabric` and `nodes` say what was expected, where the caller knows."""
+def describe(
+    log: NcclLog, *, fabric: Fabric | None = None, nodes: int | None = None, one_host: bool = False
+) -> Transport:
+    """Read the transport off a log. `fabric` and `nodes` say what was expected, where the caller knows.
+
+    `one_host`: the caller knows (from a list of ranks beside the log) that no rank is on another host.
+    """
     families, evidence = _families(log)
     mixed = len(families) > 1 or _providers_mixed(log)
-    single = _single_node(log) and evidence != "channels"
+    single = (one_host or _single_node(log)) and evidence != "channels"
     name = "mixed" if mixed else _name(log, families)
     provider = _provider(log)
     rdma = _rdma(name, provider, families)

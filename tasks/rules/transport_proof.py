@@ -30,6 +30,7 @@ class Expected:
     fabric: Fabric | None = None
     nodes: int | None = None
     communicators: int = 1
+    one_host: bool = False  # all ranks are known to share one host
     ended: bool = False  # the program said that it came to its end
 
 
@@ -61,9 +62,9 @@ class Proof:
 
 def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None) -> Proof:
     """Join log and counters. Fail beats unmeasured; a pass needs everything."""
-    transport = describe(log, fabric=expected.fabric, nodes=expected.nodes)
+    transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
     counted = _judge_counters(payload.counters if payload else (), expected)
-    contradictions = _contradictions(transport, counted.findings)
+    contradictions = (*_contradictions(transport, counted.findings), *_other_network(log, expected.fabric))
     findings = (*transport.findings, *counted.findings, *contradictions)
     missing = (*_missing(log, transport, expected), *counted.missing)
     if transport.verdict in _FAILING or any(f.level is Level.BLOCK for f in counted.findings):
@@ -181,6 +182,27 @@ def _on_fabric(log: NcclLog, network: str, host: str, pid: str, device: int | No
         return False
     own = [r for r in log.ranks if r.host == host and r.pid == pid and (device is None or r.device in {device, None})]
     return any(p.startswith("efa") for r in own for p in r.providers)
+
+
+def _other_network(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
+    """A network that is RDMA elsewhere proves nothing about the network of this machine type."""
+    if fabric is None or not fabric.nccl_net or not fabric.rdma:
+        return ()
+    accepted = {family_of_name(log, name) for name in fabric.nccl_net}
+    shown = [*log.channel_networks, *log.selected]
+    strange = sorted({n for n in shown if family_of_name(log, n) not in accepted | {Family.SOCKET}})
+    if not strange:
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            code="other-network",
+            object="job",
+            observed=f"NCCL names network {', '.join(strange)}",
+            expected=f"{' or '.join(fabric.nccl_net)} on {fabric.machine_type}",
+            remedy="Check that the machine type is the pool's and that the log is this pool's",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,9 @@ _FILE = re.compile(
     r"infiniband/(?P<device>[\w.\-]+)/ports/(?P<port>\d+)/(?:hw_)?counters/(?P<name>\w+)[:=\s]\s*(?P<value>\d+)\s*$",
     re.M,
 )
+_DUMP = re.compile(r"^\s*(?P<name>[a-z][a-z0-9_]+)\s*[:=]\s*(?P<value>\d+)\s*$", re.M)
+# Names that only RDMA devices have: an Ethernet interface counts tx_bytes and rx_bytes too.
+_OF_RDMA = {"rdma_read_bytes", "rdma_write_bytes", "port_xmit_data", "port_rcv_data", "tx_pkts", "rx_pkts"}
 _NET = re.compile(r"^\s*-?\s*net type:\s*(\S+)", re.M)
 _WORDS = {"port_xmit_data": "tx_bytes", "port_rcv_data": "rx_bytes"}
 _TROUBLE = (
@@ -40,6 +43,8 @@ def read_counters(text: str) -> ToolReading | None:
             of_device.append({})
         of_device[-1][match["name"]] = int(match["value"])
     if not snapshots:
+        snapshots = _dumped(text)
+    if not snapshots:
         return None
     devices = {name: _as_bytes(found[-1]) for name, found in snapshots.items()}
     figures: dict[str, Any] = {"devices": devices}
@@ -55,6 +60,17 @@ def read_counters(text: str) -> ToolReading | None:
     trouble = {f"{d}.{n}": v[n] for d, v in devices.items() for n in _TROUBLE if v.get(n)}
     figures["errors"] = trouble
     return ToolReading(kind=Kind.FABRIC, tool="counters", figures=figures, complete=None)
+
+
+def _dumped(text: str) -> dict[str, list[dict[str, int]]]:
+    """The files of one hw_counters folder as `name: value`; a second list is another device or another time."""
+    lists: list[dict[str, int]] = [{}]
+    for match in _DUMP.finditer(text):
+        if match["name"] in lists[-1]:
+            lists.append({})
+        lists[-1][match["name"]] = int(match["value"])
+    lists = [found for found in lists if len(_OF_RDMA & set(found)) >= 2]
+    return {f"list {number}": [found] for number, found in enumerate(lists, 1)}
 
 
 def _as_bytes(counters: dict[str, int]) -> dict[str, int]:

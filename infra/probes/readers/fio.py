@@ -13,11 +13,18 @@ _SMALLEST_IO = 512  # bytes; a smaller average never reached a block device
 _MOST_IOPS = 20e6  # per client; beyond it only a cache answers
 _GROUP = re.compile(r"Run status group (\d+)")
 _FIO2 = re.compile(
-    r"^\s*(READ|WRITE|MIXED|TRIM): io=([\d.]+)([KMGT]?)B?, aggrb=([\d.]+)([KMGT]?)B?/s, .*maxt=(\d+)\s*msec", re.M
+    r"^(?:.*[\s|\]])?(READ|WRITE|MIXED|TRIM): io=([\d.]+)([KMGT]?)B?, aggrb=([\d.]+)([KMGT]?)B?/s, .*maxt=(\d+)\s*msec",
+    re.M,
 )
 _FIO3 = re.compile(
-    r"^\s*(READ|WRITE|MIXED|TRIM): bw=([\d.]+)([KMGT]?)iB/s \(([\d.]+)([kKMGT]?)B/s\).*?io=([\d.]+)([KMGT]?)iB", re.M
+    r"^(?:.*[\s|\]])?(READ|WRITE|MIXED|TRIM): bw=([\d.]+)([KMGT]?)iB/s \(([\d.]+)([kKMGT]?)B/s\)"
+    r".*?io=([\d.]+)([KMGT]?)iB",
+    re.M,
 )
+# A job's own line, for excerpts that end before the summary.
+_JOB = re.compile(r"\(groupid=\d+, jobs=\d+\): err=")
+_JOB2 = re.compile(r"^(?:.*[\s|\]])?(read|write) ?: io=[\d.]+[KMGT]?B, bw=([\d.]+)([KMGT]?)B/s, iops=", re.M)
+_JOB3 = re.compile(r"^(?:.*[\s|\]])?(read|write): IOPS=[\d.]+[kMG]?, BW=([\d.]+)([KMGT]?)iB/s \(", re.M)
 _ERROR = re.compile(r"err=\s*([1-9]\d*)")
 _IO_ERROR = re.compile(r"^fio: (?:io_u error|pid=\d+, err=[1-9]).*$", re.M)
 _POWER = {"": 0, "K": 1, "k": 1, "M": 2, "G": 3, "T": 4}
@@ -28,7 +35,7 @@ def read_fio(text: str) -> ToolReading | None:
     """Read fio's output, or None when the text is no fio output."""
     if '"fio version"' in text or ('"bw_bytes"' in text and '"io_bytes"' in text):
         return _read_json(text)
-    if "Run status group" in text or _FIO2.search(text) or _FIO3.search(text):
+    if "Run status group" in text or _JOB.search(text) or _FIO2.search(text) or _FIO3.search(text):
         return _read_text(text)
     return None
 
@@ -107,7 +114,7 @@ def _read_fragment(text: str) -> ToolReading:
 def _read_text(text: str) -> ToolReading:
     groups: list[dict[str, Any]] = []
     marks = [(m.start(), int(m[1])) for m in _GROUP.finditer(text)]
-    fio2 = bool(_FIO2.search(text))
+    fio2 = bool(_FIO2.search(text) or _JOB2.search(text))
     for match in (_FIO2 if fio2 else _FIO3).finditer(text):
         number = next((n for at, n in reversed(marks) if at < match.start()), None)
         entry: dict[str, Any] = {"group": number, "rw": match[1]}
@@ -122,8 +129,18 @@ def _read_text(text: str) -> ToolReading:
         if len(of_side) == 1:
             key, value = ("kb_s", of_side[0]["kb_s"]) if fio2 else ("mib_s", of_side[0]["mib_s"])
             figures[f"{side.lower()}_{key}"] = value
+    if not groups:
+        figures |= _jobs(text, fio2=fio2)
     failed = bool(_ERROR.search(text) or _IO_ERROR.search(text))
     return _reading(figures, complete=bool(groups) and text.endswith("\n"), failed=failed)
+
+
+def _jobs(text: str, *, fio2: bool) -> dict[str, Any]:
+    """The rate of each side, where one job (or one group of jobs reported together) has it."""
+    found: dict[str, list[float]] = {}
+    for match in (_JOB2 if fio2 else _JOB3).finditer(text):
+        found.setdefault(match[1], []).append(_scaled(match[2], match[3], 1 if fio2 else 2))
+    return {f"{side}_{'kb_s' if fio2 else 'mib_s'}": rates[0] for side, rates in found.items() if len(rates) == 1}
 
 
 def _reading(figures: dict[str, Any], *, complete: bool, failed: bool) -> ToolReading:

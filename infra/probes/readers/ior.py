@@ -1,7 +1,8 @@
-"""IOR 2 to 4, text and JSON, and elbencho's table and JSON. Bandwidths are MiB/s as printed."""
+"""IOR 2 to 4 and elbencho: text, JSON and CSV. Bandwidths are MiB/s as printed."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from typing import Any
@@ -18,6 +19,8 @@ def read_ior(text: str) -> ToolReading | None:
     """Read IOR's output, or None."""
     if '"bwMiB"' in text or '"bwMaxMIB"' in text:
         return _read_json(text)
+    if re.search(r"^\W*access,bw\(MiB/s\),", text, re.M):
+        return _read_csv(text)
     words = ("IOR-", "Max Write:", "Max Read:", "Max(MiB)")
     if not any(word in text for word in words) or "MiB" not in text:
         return None
@@ -74,8 +77,42 @@ def _results(node: Any) -> Any:
             yield from _results(value)
 
 
+def _read_csv(text: str) -> ToolReading:
+    """`-O summaryFormat=CSV`: a caption and a row for each access of each iteration."""
+    rows = _table(text, "access")
+    figures: dict[str, Any] = {"format": "csv"}
+    for side in ("write", "read"):
+        values = [v for r in rows if r.get("access") == side and (v := _figure(r.get("bw(MiB/s)"))) is not None]
+        figures[f"{side}_rows_mib_s"] = values
+        if values:
+            figures[f"max_{side}_mib_s"] = max(values)
+            figures[f"mean_{side}_mib_s"] = sum(values) / len(values)
+    iterations = [i for r in rows if (i := _figure(r.get("iter"))) is not None]
+    figures["iterations"] = int(max(iterations)) + 1 if iterations else None
+    return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=None)
+
+
+def _table(text: str, key: str) -> list[dict[str, str]]:
+    """The rows below the caption that names `key`; a row that is not whole is left out."""
+    names: list[str] = []
+    found = []
+    for words in csv.reader(text.splitlines()):
+        words = [word.strip() for word in words]
+        if key in words and len(words) > 3:
+            names = words
+        elif names and len(words) == len(names):
+            found.append(dict(zip(names, words, strict=True)))
+    return found
+
+
+def _figure(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", text) else None
+
+
 def read_elbencho(text: str) -> ToolReading | None:
     """Read elbencho's result table or JSON, or None. `first`, `last`: when the first and the last worker ended."""
+    if "MiB/s [last]" in text and re.search(r"^[^\n{]*\boperation,.*MiB/s \[last\]", text, re.M):
+        return _elbencho_csv(text)
     if "FIRST DONE" in text and "LAST DONE" in text:
         return _elbencho_table(text)
     if '"MiB/s [last]"' in text or ('"operation"' in text and "MiB/s" in text and "elbencho" in text):
@@ -96,6 +133,27 @@ def _elbencho_table(text: str) -> ToolReading:
             for name, value in zip(("first", "last"), values, strict=True):
                 if re.fullmatch(r"[\d.]+", value):
                     figures[f"{operation.lower()}_{name}_mib_s"] = float(value)
+    error = re.search(r"^\s*ERROR: .*$", text, re.M)
+    return ToolReading(
+        kind=Kind.STORAGE,
+        tool="elbencho",
+        figures=figures,
+        complete=None,
+        healthy=False if error else None,
+        cause="io-error" if error else None,
+    )
+
+
+def _elbencho_csv(text: str) -> ToolReading:
+    figures: dict[str, Any] = {"format": "csv"}
+    for row in _table(text, "operation"):
+        operation = row["operation"].lower()
+        for word in ("first", "last"):
+            value = _figure(row.get(f"MiB/s [{word}]"))
+            if value is not None:
+                figures[f"{operation}_{word}_mib_s"] = value
+        if row.get("direct IO") in {"0", "1"}:
+            figures["direct"] = row["direct IO"] == "1"
     return ToolReading(kind=Kind.STORAGE, tool="elbencho", figures=figures, complete=None)
 
 

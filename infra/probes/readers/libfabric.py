@@ -9,10 +9,14 @@ from infra.model.reading import Kind, ToolReading
 
 _PROVIDER = re.compile(r"^\s*provider:\s*(\S+)", re.M)
 _FIELD = re.compile(r"^\s*(fabric|domain|version|type|protocol):\s*(\S+)", re.M)
-_GETINFO = re.compile(r"fi_getinfo\S*:?\s*(?:provider \S+ returned )?(-\d+)\s*\(([^)]*)\)")
+_GETINFO = re.compile(r"fi_getinfo\S*:?\s*(?:provider \S+ returned )?(-\d+)(?:\s*\(([^)]*)\))?")
 _MISSING = re.compile(r"fi_(?:info|pingpong): (?:command )?not found|executable file not found in \$PATH.*fi_info")
-_PINGPONG = re.compile(r"^\s*bytes\s+#sent\s+#ack\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
-_PINGPONG_PROVIDER = re.compile(r"(?:fi_pingpong\b.*?-p\s*|\bprovider[:=]\s*)([\w;]+)")
+# fi_pingpong counts what was sent and acknowledged; the programs of fabtests count iterations.
+_PINGPONG = re.compile(r"^\s*bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
+_PINGPONG_PROVIDER = re.compile(
+    r"(?:\bprov_name:\s*|\bfi_\w+\b.*?\s-p\s*|\bprovider\s*[:=]\s*|FI_PROVIDER=)[\"']?([\w;]+)"
+)
+_PINGPONG_ERROR = re.compile(r"^\[error\] .*pingpong\.c:\d+\s*: (.+)$|^bind\(\): .*pingpong\.c.*$", re.M)
 _NOT_RDMA = {"tcp", "sockets", "udp", "shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
 _UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -31,6 +35,12 @@ def read_fi_info(text: str) -> ToolReading | None:
     providers = sorted({e["provider"] for e in entries})
     efa = sorted({e["domain"] for e in entries if e["provider"] == "efa"})
     whole = all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
+    # Each device stands under every fabric of its provider; a name that does not is a damaged one.
+    by_fabric: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry["provider"] == "efa":
+            by_fabric.setdefault(entry.get("fabric", ""), set()).add(entry["domain"])
+    whole = whole and all(domains == set(efa) for domains in by_fabric.values())
     figures: dict[str, Any] = {
         "providers": providers,
         "provider": providers[0] if len(providers) == 1 else None,
@@ -62,31 +72,17 @@ def _entry(block: str) -> dict[str, str]:
 
 def read_fi_pingpong(text: str) -> ToolReading | None:
     """Read fi_pingpong's table, or None. Over tcp or shm it proves a path, never RDMA."""
-    caption = _PINGPONG.search(text)
-    if not caption:
+    caption, error = _PINGPONG.search(text), _PINGPONG_ERROR.search(text)
+    if not caption and not error:
         return None
-    rows = []
-    for line in text[caption.end() :].splitlines():
-        words = line.split()
-        size = re.fullmatch(r"(\d+)([kmg]?)", words[0]) if words else None
-        if len(words) < 7 or not size:
-            continue
-        try:
-            rows.append(
-                {
-                    "size_bytes": int(size[1]) * _UNIT[size[2]],
-                    "mb_s": float(words[5]),
-                    "usec_per_transfer": float(words[6]),
-                }
-            )
-        except ValueError:
-            continue
-    provider = _PINGPONG_PROVIDER.search(text)
-    name = provider[1] if provider else None
+    rows = _transfers(text[caption.end() :], rate=4 if caption[1] == "iters" else 5) if caption else []
+    names = [match[1] for match in _PINGPONG_PROVIDER.finditer(text)]
+    # What libfabric gave goes before what was asked for: `-p tcp` becomes tcp;ofi_rxm.
+    name = max(names, key=len) if names else None
     rdma = None if name is None else (False if name in _NOT_RDMA else name in {"efa", "verbs", "cxi", "opx"} or None)
     return ToolReading(
         kind=Kind.FABRIC,
-        tool="fi_pingpong",
+        tool="fabtests" if caption and caption[1] == "iters" else "fi_pingpong",
         figures={
             "provider": name,
             "rdma": rdma,
@@ -94,9 +90,30 @@ def read_fi_pingpong(text: str) -> ToolReading | None:
             "peak_mb_s": max((r["mb_s"] for r in rows), default=None),
         },
         complete=None,
-        healthy=False if rdma is False else None,
-        cause="not-rdma" if rdma is False else None,
+        healthy=False if rdma is False or not rows else None,
+        cause="not-rdma" if rdma is False else (None if rows else "no-transfer"),
     )
+
+
+def _transfers(table: str, *, rate: int) -> list[dict[str, Any]]:
+    """The rows of the table, whose column `rate` is MB/s; a size may be 1.5m."""
+    rows = []
+    for line in table.splitlines():
+        words = line.split()
+        size = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", words[0]) if words else None
+        if len(words) < rate + 2 or not size:
+            continue
+        try:
+            rows.append(
+                {
+                    "size_bytes": int(float(size[1]) * _UNIT[size[2]]),
+                    "mb_s": float(words[rate]),
+                    "usec_per_transfer": float(words[rate + 1]),
+                }
+            )
+        except ValueError:
+            continue
+    return rows
 
 
 def read_libfabric_log(text: str) -> ToolReading | None:

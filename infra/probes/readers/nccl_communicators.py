@@ -11,7 +11,7 @@ from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState,
 # ncclCommInitRank comm 0x… rank 3 nranks 16 cudaDev 3 … commId 0x… - Init START, and its short forms back to 2.4;
 # comm 0x… rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0 from 2.21 on.
 COMM = re.compile(
-    rb"(?:nccl\w+ )?comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)"
+    rb"(?:\[Rank \d+\] )?(?:nccl\w+ )?comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)"
     rb"(?: nNodes (\d+) localRanks \d+ localRank \d+(?: MNNVL (\d+))?)?(.*)"
 )
 _PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)")

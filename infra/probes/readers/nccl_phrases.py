@@ -14,13 +14,14 @@ from infra.probes.readers.nccl_state import RankState
 
 # How an interesting line goes on after "NCCL ", for the scan of a block in C; the number of the group says its kind.
 INTERESTING = re.compile(
-    rb"NCCL (?:INFO (?:(comm 0x|ncclComm)|(Using |NET/|NET : |Connected all rings|GPU Direct|Assigned|P2P plugin|"
-    rb"Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|(?:version |failure|error))"
+    rb"NCCL (?:INFO (?:((?:\[Rank \d+\] )?(?:comm 0x|ncclComm))|(Using |NET/|NET : |Connected all rings|GPU Direct|"
+    rb"Assigned|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|"
+    rb"(?:version |failure|error))"
 )
 COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3
 # The first two bytes of these messages, and of "12 coll channels".
 BEGINNINGS = (
-    *(b"co", b"nc", b"Us", b"NE", b"Co", b"GP", b"As", b"P2", b"In", b"Fa", b"Su", b"NC", b"MN", b"NV"),
+    *(b"co", b"nc", b"[R", b"Us", b"NE", b"Co", b"GP", b"As", b"P2", b"In", b"Fa", b"Su", b"NC", b"MN", b"NV"),
     *(b"%d%c" % (digit, following) for digit in range(10) for following in b" 0123456789"),
 )
 
@@ -93,6 +94,8 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
     b"Suc": (_p("library", rb"Successfully loaded external (?:network )?plugin (?P<name>\S+)$"),),
     b"Fai": (
         _p("no-verbs-library", rb"Failed to open libibverbs"),
+        # NCCL's own verbs network refuses itself where it finds no device: that is no plugin's failure.
+        _p("internal-verbs-refused", rb"Failed to initialize NET plugin IB\b"),
         _p("plugin-init-failed", rb"Failed to initialize NET plugin (?P<name>.+)$"),
     ),
     b"NCC": (

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 HEAD = re.compile(
     rb"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<pid>\d+|[Xx*]+)(?::(?P<tid>\d+|[Xx*]+))?\s+\[(?P<dev>\d+)\]\s*"
 )
+_GLUED = re.compile(rb"^\d\d(?:\.\d+)?Z?(?=[A-Za-z])")  # what is left of a time stamp that stands right before the host
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:(?:\d\d(?:[.,]\d+)?[+-]\d\d:)?$")
 _DEVICE_ONLY = re.compile(rb"(?:^|[\s>|:])\[(?P<dev>\d+)\]\s*$")
 # mpirun --tag-output `[1,4]<stdout>:`, PRRTE `[job,4]<stdout>:`, srun -l `4: `, a launcher's `[155] ` or `4| `
 _RANK = re.compile(
@@ -39,10 +41,12 @@ def parse_head(head: bytes) -> Head:
     if match is None or numeric or match.end() < len(head.rstrip()):  # numeric: a redacted host left pid and tid
         device = _DEVICE_ONLY.search(head)
         return Head("", "", "", int(device["dev"]) if device else None, None, False)
-    before = head[: match.start()]
+    before, host = head[: match.start()], match["host"]
+    if _STAMP.search(before):
+        host = _GLUED.sub(b"", host)
     clean = not before or before[-1:] in b" \t>|:\"'"
     return Head(
-        match["host"].decode(),
+        host.decode(),
         match["pid"].decode(),
         (match["tid"] or b"").decode(),
         int(match["dev"]),

@@ -14,8 +14,8 @@ from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE, parse_lookalike, 
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
 _MARKS = re.compile(
-    rb"#|Out of bounds values|Avg bus bandwidth|_perf\b|Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version "
-    rb"|\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"
+    rb"#|nThread |[Rr]ank +\d+ +(?:Group +\d+ +)?Pid |busbw|Out of bounds values|Avg bus bandwidth|_perf\b|"
+    rb"Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version |\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"
 )
 _FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
 _ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + ELEMENT_TYPE + rb")\s+(.*)$")
@@ -24,7 +24,7 @@ _OP = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b"
 )
 _DEVICE = re.compile(
-    r"#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+(?P<device>\d+)\s+\[\S+\]\s*(?P<name>.*)$"
+    r"#?\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+(?P<device>\d+)\s+\[\S+\]\s*(?P<name>.*)$"
 )
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(?P<count>\d+)\s*(?P<status>OK|FAILED)?")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(?P<value>[\d.]+(?:e[+-]?\d+)?)\s*(?P<status>OK|FAILED)?\s*$")
@@ -34,6 +34,10 @@ _VERSION = re.compile(r"nccl-tests version (\S+)")
 _NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
 _PACKED = re.compile(r"nccl-library=(\d+)")
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+) due to memory")
+# Comment lines whose "#" is gone: a web page takes it for a heading, and people paste from there.
+_UNMARKED = re.compile(
+    r"^(?:.*[\s>:|\])])?(?P<text>nThread \d+ nGpus \d|Rank +\d+ +(?:Group +\d+ +)?Pid +\d+ on |size +count +type )"
+)
 _WORLD = re.compile(r"#.*\b(?:world_size|nranks|ranks)\s*[=:]\s*(\d+)")
 _MAX_ROWS = 20_000
 _MAX_TESTS = 1_000
@@ -137,6 +141,8 @@ class NcclTestsReader:
             self._row(row)
         elif "#" in text:
             self._comment(text[text.index("#") :])
+        elif unmarked := _UNMARKED.search(text):
+            self._comment(text[unmarked.start("text") :])
         elif "Out of bounds values" in text or "Avg bus bandwidth" in text:
             self._footer(text)
         elif self.tests[-1].format == "not-nccl-tests":

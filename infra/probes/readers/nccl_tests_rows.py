@@ -7,6 +7,7 @@ import re
 from infra.model.reading import Row
 
 ELEMENT_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
+_FIRST_EXPONENT = 1e6
 _UNIT = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -26,8 +27,9 @@ def parse_row(match: re.Match[bytes], captions: tuple[str, ...]) -> Row | None:
     if side is None:
         return None
     out, inp = side
-    first = _half(figures[:out]) if out else (None, None, None, None)
-    second = _half(figures[out : out + inp]) if inp else (None, None, None, None)
+    deviation = "error" in captions
+    first = _half(figures[:out], deviation=deviation) if out else (None, None, None, None)
+    second = _half(figures[out : out + inp], deviation=deviation) if inp else (None, None, None, None)
     if first is None or second is None:
         return None
     return Row(
@@ -70,8 +72,12 @@ def _side_length(captions: tuple[str, ...], count: int) -> tuple[int, int] | Non
     return {16: (8, 8), 10: None, 8: (4, 4), 6: (3, 3), 4: None}.get(count)
 
 
-def _half(words: list[str]) -> tuple[float, float, float, float | None] | None:
-    """(time, algbw, busbw, wrong) of one half, else None."""
+def _half(words: list[str], *, deviation: bool) -> tuple[float, float, float, float | None] | None:
+    """(time, algbw, busbw, wrong) of one half, else None.
+
+    Before 2022-08 the last column is `error`, the largest deviation from the right sum (2e-06 is rounding): 0 says
+    that nothing is wrong, anything else counts nothing; the footer's "Out of bounds values" does.
+    """
     figures = [_number(word) for word in words[:3]]
     if len(figures) < 3 or any(figure is None for figure in figures):
         return None
@@ -82,7 +88,11 @@ def _half(words: list[str]) -> tuple[float, float, float, float | None] | None:
     if wrong.upper() == "N/A":
         return time, algbw, busbw, None
     count = _number(wrong)
-    return None if count is None else (time, algbw, busbw, count)
+    if count is None:
+        return None
+    # In the newer column %g writes an exponent from a million on only.
+    deviation = deviation or ("e" in wrong and count < _FIRST_EXPONENT)
+    return time, algbw, busbw, None if deviation and count else count
 
 
 def _number(word: str) -> float | None:

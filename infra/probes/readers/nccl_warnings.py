@@ -31,7 +31,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"NET/OFI (?:Couldn't (?:open|create|enable|bind)|Creating .* failed)", "ofi-call-failed", True),
         (r"Unable to find a protocol that worked", "ofi-no-protocol", True),
         (
-            r"Couldn't find any optimal provider|No eligible providers? w|find an optimal provider",
+            r"Only EFA provider is supported|Couldn't find any optimal provider|No eligible providers? w|"
+            r"find an optimal provider",
             "no-efa-device",
             False,
         ),
@@ -40,6 +41,12 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"Error encountered progressing operation|Failed to execute operation", "proxy-failed", True),
         (r"Failed to initialize any NET plugin|network \S.* not found", "pinned-network-absent", True),
         (r"aws-ofi-nccl initialization failed", "ofi-init-failed", False),
+        (
+            r"socketFinalize\w+: wrong type|ncclSocketInit: connecting to address with family|"
+            r"wrong (?:magic|type) \S+ !=",
+            "socket-handshake-failed",
+            True,
+        ),
         (r"no socket interface found|No socket interface found|No interface found", "no-socket-interface", True),
         (
             r"[Uu]nhandled (?:cuda|system) error|nccl(?:UnhandledCuda|System|Internal|Remote)Error",

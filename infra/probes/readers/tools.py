@@ -12,7 +12,7 @@ from infra.probes.readers.ior import read_elbencho, read_ior
 from infra.probes.readers.libfabric import read_fi_info, read_fi_pingpong, read_libfabric_log
 from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.perftest import read_perftest
-from infra.probes.readers.verbs import read_iblinkinfo, read_ibstat, read_ibv_devinfo
+from infra.probes.readers.verbs import read_iblinkinfo, read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
 
 # From the sharpest signature to the vaguest.
 _READERS: tuple[Callable[[str], ToolReading | None], ...] = (
@@ -24,6 +24,8 @@ _READERS: tuple[Callable[[str], ToolReading | None], ...] = (
     read_iblinkinfo,
     read_ibv_devinfo,
     read_ibstat,
+    read_ibstatus,
+    read_rdma_link,
     read_lnet,
     read_counters,
     read_fi_pingpong,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from infra.model.reading import Kind, ToolReading
+from infra.model.reading import Kind, ToolReading, is_efa
 
-_EFA_NAME = re.compile(r"^(?:efa_?\d|rdmap\d+s\d+)")
 _LINK = re.compile(
     r"==\(\s*(?:(?P<width>\d+X)\s+(?P<lane>[\d.]+) Gbps\s+)?(?P<state>\w+)/\s*(?P<physical>\w+)\)==>(?P<rest>.*)$", re.M
 )
@@ -42,7 +41,7 @@ def _device(block: str) -> dict[str, Any]:
         "link_layer": layer,
         "rate_gbps": float(speed[1]) * int(lanes[1]) if speed and lanes else None,
         "firmware": word("fw_ver"),
-        "efa": bool(_EFA_NAME.match(name)) or word("transport") == "unspecified",
+        "efa": is_efa(name) or word("transport") == "unspecified",
     }
 
 
@@ -65,16 +64,54 @@ def read_ibstat(text: str) -> ToolReading | None:
                 "rate_gbps": int(rate) if rate.isdigit() else None,
                 "link_layer": layer,
                 "firmware": values.get("Firmware version") or None,
-                "efa": bool(_EFA_NAME.match(name[1])) or (layer == "Unknown" and not values.get("CA type")),
+                "efa": is_efa(name[1]) or (layer == "Unknown" and not values.get("CA type")),
             }
         )
     return _verbs_reading("ibstat", devices, {"active": "Active"})
 
 
-def _verbs_reading(tool: str, devices: list[dict[str, Any]], words: dict[str, str]) -> ToolReading:
-    whole = all(d["state"] and d["link_layer"] for d in devices)
+def read_ibstatus(text: str) -> ToolReading | None:
+    """Read ibstatus, or None."""
+    if not re.search(r"^\s*Infiniband device '[^']+' port \d+ status:", text, re.M):
+        return None
+    devices = []
+    for block in re.split(r"(?m)^(?=\s*Infiniband device ')", text):
+        name = re.match(r"\s*Infiniband device '([^']+)'", block)
+        if not name:
+            continue
+        values = dict(re.findall(r"^\s*([a-z_ ]+?):\s*(?:\d+: )?(\S+)", block, re.M))
+        rate = values.get("rate", "")
+        devices.append(
+            {
+                "device": name[1],
+                "state": values.get("state"),
+                "physical_state": values.get("phys state"),
+                "rate_gbps": float(rate) if re.fullmatch(r"\d+(?:\.\d+)?", rate) else None,
+                "link_layer": values.get("link_layer"),
+                "efa": is_efa(name[1]),
+            }
+        )
+    return _verbs_reading("ibstatus", devices, {"active": "ACTIVE"})
+
+
+def read_rdma_link(text: str) -> ToolReading | None:
+    """Read `rdma link`, or None. It names no link layer, so it is whole once each line has a state."""
+    links = re.findall(r"^\s*link (\S+)/\d+ state (\w+) physical_state (\w+)", text, re.M)
+    if not links:
+        return None
+    devices: list[dict[str, Any]] = [
+        {"device": name, "state": state, "physical_state": physical, "efa": is_efa(name)}
+        for name, state, physical in links
+    ]
+    return _verbs_reading("rdma-link", devices, {"active": "ACTIVE"}, layered=False)
+
+
+def _verbs_reading(
+    tool: str, devices: list[dict[str, Any]], words: dict[str, str], *, layered: bool = True
+) -> ToolReading:
+    whole = all(d["state"] and (d.get("link_layer") or not layered) for d in devices)
     down = [d["device"] for d in devices if d["state"] and d["state"] != words["active"]]
-    figures: dict[str, Any] = {"devices": devices, "device_count": len(devices), "down": down}
+    figures: dict[str, Any] = {"devices": devices, "device_count": len({d["device"] for d in devices}), "down": down}
     if len(devices) == 1:
         figures |= devices[0]
     return ToolReading(
