@@ -344,6 +344,7 @@ def _follow_deletion(run: Run, begun: Mapping[str, Any]) -> Done:
     def prove() -> None:
         if leases.lost():
             raise Refused(f"run {run.name}", leases.lost(), remedy="see who runs now: poolshift status")
+        _close(run)
         findings = _not_empty(run)
         if findings:
             raise Unmeasured(
@@ -357,6 +358,16 @@ def _follow_deletion(run: Run, begun: Mapping[str, Any]) -> Done:
     _give_back(run)
     what = f"{plural(int(begun['nodes']), 'node')} verified empty, then deleted" if begun else "it is gone"
     return Done(summary=f"{pool_words(run.spec.source)} retired: {what}", data={"outcome": Outcome.PASS, **begun})
+
+
+def _close(run: Run) -> None:
+    """Fence and cordons as the move left them: whoever took one off since would have new pods land here."""
+    source = run.source_pool()
+    if source is not None:
+        snapshot = read.snapshot(run.kube, source.node_selector, owners=False, storage=False)
+        names = [n.name for n in planning.nodes_of(snapshot, source)]
+        if mended := fence.mend(run.kube, run.name, (), names):
+            run.say(f"somebody had taken our fence or cordon off {and_more(list(mended), 5)}: put back")
 
 
 def _not_empty(run: Run) -> list[Finding]:

@@ -1,0 +1,154 @@
+"""A gang on a real API server: checkpoint by exec through the kubelet, re-homed while suspended, up on the target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from infra.clock import parse_time, rfc3339
+from infra.errors import PoolshiftError
+from infra.kube.inside import post_to
+from infra.model.spec import Drain
+from infra.sandbox.nodes import add_node
+from tasks.drain import move
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+POOL = "eks.amazonaws.com/nodegroup"
+OLD, NEW = ("ip-a-0", "ip-a-1"), ("ip-b-0", "ip-b-1")
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+
+
+@pytest.fixture(scope="module")
+def pools(stage: Callable[..., Any]) -> Any:
+    """Two old nodes and two new ones, with their GPUs allocatable."""
+    here = stage("healthy", "eks", "real")
+    for pool, names in (("gpu-a", OLD), ("gpu-b", NEW)):
+        for name in names:
+            add_node(
+                here.sandbox.api, name=name, pool_labels={POOL: pool}, machine_type="p5en.48xlarge", zone="us-east-2a"
+            )
+
+    def gpus() -> bool:
+        found = [here.kube.get(f"/api/v1/nodes/{name}") or {} for name in (*OLD, *NEW)]
+        return all((n.get("status") or {}).get("allocatable", {}).get("nvidia.com/gpu") == "8" for n in found)
+
+    until(gpus, "GPUs allocatable on four nodes")
+    return here
+
+
+def until(seen: Callable[[], object], what: str, seconds: float = 180.0) -> None:
+    end = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < end, f"never seen: {what}"
+        time.sleep(0.5)
+
+
+def job(name: str) -> dict[str, Any]:
+    container = {"name": "rank", "image": "registry.example.com/train:1"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "annotations": {"sandbox.poolshift.dev/checkpoint-seconds": "600"}},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": 2,
+            "parallelism": 2,
+            "template": {
+                "metadata": {"annotations": {"sandbox.poolshift.dev/run-seconds": "forever"}},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "nodeSelector": {POOL: "gpu-a"},
+                    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+                    "containers": [{**container, "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+                },
+            },
+        },
+    }
+
+
+def ranks(kube: Any) -> dict[str, str]:
+    pods = kube.list("/api/v1/namespaces/default/pods", {"labelSelector": "batch.kubernetes.io/job-name=llm"})
+    return {p["metadata"]["name"]: p["spec"].get("nodeName", "") for p in pods if p["status"]["phase"] == "Running"}
+
+
+def test_a_pinned_gang_is_saved_by_exec_and_comes_up_on_the_target(pools: Any) -> None:
+    kube = pools.kube
+    kube.request("POST", JOBS, body=job("llm"))
+    until(lambda: set(ranks(kube).values()) == set(OLD), "two ranks on the old pool")
+    rule = {
+        "namespace": "default",
+        "name": "llm",
+        "checkpoint": {"via": "exec", "command": ["checkpoint"]},
+        "rehome": True,
+    }
+    drain = Drain.model_validate({"workloads": [rule], "waves": {"canary": 0, "size": 2}, "pod_deadline": "4m"})
+    said: list[str] = []
+
+    report = move(kube, drain, OLD, NEW, "r1", kube.clock, said.append)
+
+    gang = report.waves[0].gangs[0]
+    assert report.ok, (report.to_dict(), said)
+    assert gang.checkpoint > gang.asked
+    assert set(ranks(kube).values()) == set(NEW)
+    assert kube.get(f"{JOBS}/llm")["spec"]["template"]["spec"]["nodeSelector"] == {POOL: "gpu-b"}
+
+
+class Saving(BaseHTTPRequestHandler):
+    """A training program that saves when it is POSTed to."""
+
+    def do_POST(self) -> None:
+        body = f"{rfc3339(self.server.clock.now())}\n".encode()  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_pod_is_posted_to_through_the_servers_proxy(pools: Any) -> None:
+    kube, address = pools.kube, own_address()
+    server = ThreadingHTTPServer((address, 0), Saving)
+    server.clock = kube.clock  # type: ignore[attr-defined]
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        # Bound to a node that nobody runs, so that its status is ours to write.
+        body = {
+            "metadata": {"name": "web"},
+            "spec": {"nodeName": "nobody", "containers": [{"name": "c", "image": "i"}]},
+        }
+        kube.request("POST", "/api/v1/namespaces/default/pods", body=body)
+        status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+        path = "/api/v1/namespaces/default/pods/web"
+        kube.request("PATCH", f"{path}/status", body=status, content_type="application/merge-patch+json")
+        asked = kube.clock.now()
+        said = post_to(kube, "default", "web", server.server_address[1], "/checkpoint")
+        assert abs((parse_time(said.strip()) - asked).total_seconds()) < 60
+        with pytest.raises(PoolshiftError):
+            post_to(kube, "default", "web", 1, "/checkpoint")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback: the real server proxies to no other."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has only loopback, to which the real server proxies nothing")
+        found = str(probe.getsockname()[0])
+    if found.startswith("127."):
+        pytest.skip("this machine has only loopback, to which the real server proxies nothing")
+    return found
