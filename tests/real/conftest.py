@@ -22,6 +22,7 @@ from infra.kube import api
 from infra.kube.api import APPLY_PATCH, Kube
 from infra.model.spec import Cluster
 from infra.sandbox import real, run, scenario
+from tests.migration.servers import prefect_server
 
 ROOT = Path(__file__).parents[2]
 QUICK: dict[str, Any] = {
@@ -99,11 +100,17 @@ class Stage:
         params = {"fieldManager": "test", "force": True}
         self.kube.request("PATCH", path, body=found, params=params, content_type=APPLY_PATCH)
 
+    def token(self, name: str, **spec: Any) -> str:
+        """A token of a service account in the namespace poolshift."""
+        path = f"/api/v1/namespaces/poolshift/serviceaccounts/{name}/token"
+        wanted = {"expirationSeconds": 3600, **spec}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": wanted}
+        issued: str = self.kube.request("POST", path, body=body)["status"]["token"]
+        return issued
+
     def account(self, name: str, token: str = "") -> Path:
         """A kubeconfig of a service account in the namespace poolshift, with a token that lasts or with `token`."""
-        path = f"/api/v1/namespaces/poolshift/serviceaccounts/{name}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        token = token or self.kube.request("POST", path, body=body)["status"]["token"]
+        token = token or self.token(name)
         document = copy.deepcopy(self.sandbox.document)
         document["users"] = [{"name": user["name"], "user": {"token": token}} for user in document["users"]]
         found = self.folder / f"{name}.kubeconfig"
@@ -156,10 +163,15 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., St
 @pytest.fixture(scope="session")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One sandbox for all tests that leave it as it was, and for one migration at the end; with the roles."""
-    begun = _begin(tmp_path_factory.mktemp("healthy"), 1, "healthy", "eks", "real")
-    begun.install_roles()
-    yield begun
-    begun.sandbox.stop()
+    folder = tmp_path_factory.mktemp("healthy")
+    begun = _begin(folder, 1, "healthy", "eks", "real")
+    try:
+        begun.install_roles()
+        with prefect_server(folder / "home") as url:
+            begun.env["PREFECT_API_URL"] = url
+            yield begun
+    finally:
+        begun.sandbox.stop()
 
 
 def _begin(base: Path, number: int, name: str, cloud: str, control_plane: str) -> Stage:

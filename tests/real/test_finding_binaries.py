@@ -1,5 +1,7 @@
 """Which folder of binaries is used, and what a person reads when there is none. Shell scripts play the binaries."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,30 @@ def test_a_binary_that_does_not_run_is_named(tmp_path: Path) -> None:
     (folder / "kube-apiserver").write_text("\x7fELF of another machine")
     with pytest.raises(MissingBinaries, match="kube-apiserver: does not run"):
         find(environ={"KUBEBUILDER_ASSETS": str(folder)})
+
+
+@pytest.mark.parametrize(
+    ("go", "said"),
+    [
+        ("", "no Go; expected go 1.21 or newer on PATH"),
+        ("echo go version go1.19.8 linux/amd64", "go version go1.19.8 linux/amd64; expected go 1.21 or newer on PATH"),
+        (
+            'test "$1" = version && echo go1.26.8 && exit; echo verifying; echo "dial tcp: no route" >&2; exit 1',
+            "dial tcp: no route; expected a build; next: see to that (GOPROXY serves the modules)",
+        ),
+    ],
+)
+def test_what_a_build_lacks_is_said_in_one_line(tmp_path: Path, go: str, said: str) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    if go:
+        (programs / "go").write_text(f"#!/bin/sh\n{go}\n")
+        (programs / "go").chmod(0o755)
+    build = Path(__file__).parent / "binaries" / "build.py"
+    env = {"XDG_CACHE_HOME": str(tmp_path), "PATH": str(programs), "PYTHONPATH": str(build.parents[3])}
+    ended = subprocess.run([sys.executable, build], capture_output=True, text=True, env=env, check=False)
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert "or point KUBEBUILDER_ASSETS at a folder that holds the binaries" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not list((tmp_path / "poolshift" / "control-plane").glob(".building*"))

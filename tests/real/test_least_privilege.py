@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from infra import deploy
 from infra.deploy import Account
@@ -22,6 +18,7 @@ from infra.errors import Forbidden
 from infra.kube import access, plugins, read, records
 from infra.kube.api import Kube
 from infra.model.gangs import GANG_KINDS
+from infra.model.record import Step
 
 ROOT = Path(__file__).parents[2]
 SERVED = {"", "apps", "batch", "policy", "storage.k8s.io", "resource.k8s.io", "coordination.k8s.io"}
@@ -276,21 +273,39 @@ def test_a_revalidation_runs_under_its_role_and_needs_all_of_it(healthy: Any) ->
 
 
 @pytest.mark.real
-def test_a_token_that_expires_under_a_migration_says_what_to_renew_and_a_rollback_needs_no_more(healthy: Any) -> None:
-    """Both under the moving role: what was begun is put back by it."""
-    nodes, spec = marks(healthy)["nodes"], str(healthy.spec())
-    short = healthy.account("poolshift", token=expiring(healthy, seconds=20))
-    ended = healthy.run("migrate", spec, kubeconfig=short)
-    assert ended.code == 1, ended.err[-3000:]
-    assert "401" in ended.err
-    assert "renew the kubeconfig's credentials" in ended.err
-    assert [run.name for run in records.list_runs(healthy.kube)] == ["moved"]
+def test_a_migration_that_loses_its_token_ends_in_words_and_is_rolled_back_under_its_role(healthy: Any) -> None:
+    """The token is bound to a Secret: once that is gone, the server takes it no more (its cache: 10 s)."""
+    nodes, spec, secrets = marks(healthy)["nodes"], str(healthy.spec()), "/api/v1/namespaces/poolshift/secrets"
+    tie = healthy.kube.request("POST", secrets, body={"metadata": {"name": "tie"}})["metadata"]
+    bound = {"kind": "Secret", "apiVersion": "v1", "name": "tie", "uid": tie["uid"]}
+    account = healthy.account("poolshift", token=healthy.token("poolshift", boundObjectRef=bound))
+    process = subprocess.Popen(
+        healthy.command("migrate", spec, kubeconfig=account),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=healthy.env,
+        cwd=ROOT,
+    )
+    while process.poll() is None and not steps_of(healthy):
+        time.sleep(0.1)
+    healthy.kube.delete(f"{secrets}/tie")
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 1, said[-3000:]
+    assert "401" in said
+    assert "renew the kubeconfig's credentials" in said
+    assert steps_of(healthy)
 
     ended = healthy.run("rollback", spec, "--remove-target", kubeconfig=healthy.account("poolshift"))
     assert ended.code == 0, ended.err
     assert used(healthy, "poolshift")[1] == set()
     assert records.list_runs(healthy.kube) == []
     assert marks(healthy)["nodes"] == nodes
+
+
+def steps_of(here: Any) -> list[Step]:
+    """What has been begun of the run."""
+    return [step for run in records.list_runs(here.kube) for step in run.steps]
 
 
 @pytest.mark.real
@@ -301,36 +316,3 @@ def test_a_migration_runs_under_its_role_and_needs_all_of_it(healthy: Any) -> No
     assert refused == set()
     assert ended.code == 0, ended.err
     assert sorted(grants(*OF_ACCOUNT["poolshift"]) - got - NEEDED_ELSEWHERE) == []
-
-
-def expiring(here: Any, seconds: float) -> str:
-    """A token of the account poolshift that the server takes for `seconds` more (and up to 10 s from its cache).
-
-    The server's own are good for 10 minutes at least, so this one is signed here, with the server's key. It allows
-    for a minute of clock skew.
-    """
-    account = here.kube.request("GET", "/api/v1/namespaces/poolshift/serviceaccounts/poolshift")
-    issuer = "https://poolshift-sandbox.invalid"
-    now = int(time.time())
-    claims = {
-        "iss": issuer,
-        "aud": [issuer],
-        "sub": "system:serviceaccount:poolshift:poolshift",
-        "iat": now - 600,
-        "nbf": now - 600,
-        "exp": now - 60 + int(seconds),
-        "kubernetes.io": {
-            "namespace": "poolshift",
-            "serviceaccount": {"name": "poolshift", "uid": account["metadata"]["uid"]},
-        },
-    }
-    pem = (here.sandbox.plane.folder / "service-accounts.key").read_bytes()
-    key = serialization.load_pem_private_key(pem, None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    signed = b".".join(_base64(json.dumps(part).encode()) for part in ({"alg": "ES256", "typ": "JWT"}, claims))
-    r, s = decode_dss_signature(key.sign(signed, ec.ECDSA(hashes.SHA256())))
-    return (signed + b"." + _base64(r.to_bytes(32, "big") + s.to_bytes(32, "big"))).decode()
-
-
-def _base64(raw: bytes) -> bytes:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from infra.sandbox.real.binaries import NAMES, MissingBinaries, cache_folder, find
 
@@ -40,11 +41,7 @@ def linker_flags(version: str) -> str:
 
 def build(minor: str, folder: Path) -> None:
     """Compile the four binaries into `folder`, which appears as a whole or not at all."""
-    if shutil.which("go") is None:
-        sys.exit(
-            f"real control plane: no Go to build {', '.join(NAMES)}; expected go 1.26 or newer on PATH; "
-            "next: install it, or point KUBEBUILDER_ASSETS at a folder that holds these binaries"
-        )
+    _need_go()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as name:
         making = Path(name)
@@ -58,8 +55,32 @@ def build(minor: str, folder: Path) -> None:
         making.mkdir()  # the context manager removes what it made
 
 
+def _need_go() -> None:
+    """Go 1.21 or newer, which fetches the release that a go.mod names; older ones cannot even read it."""
+    found = (
+        subprocess.run(["go", "version"], capture_output=True, text=True, check=False) if shutil.which("go") else None
+    )
+    said = found.stdout.strip() if found else "no Go"
+    match = re.search(r"go1\.(\d+)", said)
+    if match is None or int(match[1]) < 21:
+        _give_up(said, "go 1.21 or newer on PATH, to build " + ", ".join(NAMES), "install it")
+
+
 def _go(module: Path, arguments: list[str]) -> None:
-    subprocess.run(["go", "build", "-mod=readonly", *arguments], cwd=module, check=True)
+    done = subprocess.run(
+        ["go", "build", "-mod=readonly", *arguments], cwd=module, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        _give_up(f"go build in {module}: {last[:300]}", "a build", "see to that (GOPROXY serves the modules)")
+
+
+def _give_up(observed: str, expected: str, remedy: str) -> NoReturn:
+    """One line: what is missing and how to get it."""
+    sys.exit(
+        f"real control plane: {observed}; expected {expected}; "
+        f"next: {remedy}, or point KUBEBUILDER_ASSETS at a folder that holds the binaries"
+    )
 
 
 def main(arguments: list[str]) -> None:
