@@ -21,9 +21,10 @@ from infra.probes import catalogue
 from infra.probes.catalogue import Probe
 from infra.probes.manifests import grant
 from infra.probes.readers.detect import read
+from infra.probes.readers.lnet import split_lnet
 from tasks import probes
 from tasks.probes import ProbeRun
-from tasks.rules import bandwidth, compare, cost, hardware
+from tasks.rules import bandwidth, compare, cost, hardware, lustre_path
 from tasks.rules.hardware import ClientIo
 from tasks.rules.probe_verdict import (
     Answer,
@@ -171,12 +172,17 @@ class Session:
 
     def storage(self, probe: Probe, baseline: Sequence[ClientIo] | None) -> tuple[Verdict, ...]:
         """Direct I/O of every node at once."""
+        asked = (hardware.STORAGE, lustre_path.CHECK)[: 2 if self.spec.validation.storage_path == "rdma" else 1]
 
         def judge(run: ProbeRun, setting: Setting) -> Answer:
-            readings = {node: read(io.BytesIO(text)) for node, text in run.outputs.items()}
-            return answer_storage(readings, setting, baseline)
+            split = {node: split_lnet(text) for node, text in run.outputs.items()}
+            readings = {node: read(io.BytesIO(rest)) for node, (_, rest) in split.items()}
+            answer = answer_storage(readings, setting, baseline, {node: seen for node, (seen, _) in split.items()})
+            shown = {v.check: f"{v.outcome.value}: {v.reason}" for v in answer.verdicts if v.check not in asked}
+            kept = tuple(v for v in answer.verdicts if v.check in asked)
+            return replace(answer, record={**answer.record, **shown}, verdicts=kept)
 
-        return self._take(probe, self.nodes, (hardware.STORAGE,), judge)
+        return self._take(probe, self.nodes, asked, judge)
 
     def train(
         self, probe: Probe, nodes: Sequence[Node], judge: Callable[[Steps], tuple[Verdict, ...]]

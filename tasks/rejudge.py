@@ -25,6 +25,7 @@ from infra.model.verdict import Outcome, Verdict, worst
 from infra.probes import catalogue
 from infra.probes.catalogue import Probe
 from infra.probes.readers.detect import read
+from infra.probes.readers.lnet import split_lnet
 from tasks import heads, ledgers
 from tasks.identity import pool_identity
 from tasks.rules import bandwidth, compare, gate, hardware
@@ -221,7 +222,7 @@ def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[V
     gpus = seen.reading.get("gpus_per_node")
     setting = Setting(nodes=seen.nodes, gpus=fabric.gpus if fabric else int(gpus or 0), fabric=fabric)
     if seen.probe == "storage":
-        readings = {c: read(io.BytesIO(t)) for c, t in _outputs(seen, raw).items()}
+        readings = {c: read(io.BytesIO(split_lnet(t)[1])) for c, t in _outputs(seen, raw).items()}
         return answer_storage(readings, setting, before.clients()).verdicts
     reading = read(io.BytesIO(raw))
     if seen.probe in (gate.TRANSPORT, gate.WORKLOAD):
@@ -242,7 +243,7 @@ def _probes(spec: Spec) -> tuple[Probe, ...]:
 
 
 def _clients(seen: Evidence, raw: bytes) -> list[ClientIo]:
-    return [client_of(node, read(io.BytesIO(text))) for node, text in _outputs(seen, raw).items()]
+    return [client_of(node, read(io.BytesIO(split_lnet(text)[1]))) for node, text in _outputs(seen, raw).items()]
 
 
 def _outputs(seen: Evidence, raw: bytes) -> dict[str, bytes]:

@@ -226,6 +226,14 @@ class Validation(Strict):
         default="docker.io/xridge/fio:3.13-r1", description="Any image with fio 3; the reference image has none"
     )
     storage_claim: str | None = Field(default=None, description="PersistentVolumeClaim of that mount, NAMESPACE/NAME")
+    storage_path: Literal["any", "rdma"] = Field(
+        default="any",
+        description="rdma: LNet's counters must show that the bytes went over RDMA; where they are not visible, held",
+    )
+    nccl_tests_image: str | None = Field(
+        default=None,
+        description="Image with nccl-tests and OpenMPI for kubeflow's MPI operator: all_reduce_perf is run as well",
+    )
     budget_gpu_minutes: float = Field(default=600.0, gt=0, description="Stop measuring, and hold the gate, beyond this")
     timeout: Duration = Field(default=lasting("30m"), description="Limit for one probe")
 

@@ -25,6 +25,7 @@ SCRIPT_OF = {
     Program.ALL_REDUCE: "all_reduce.py",
     Program.TRAIN_STEP: "train_step.py",
     Program.DEVICE: "device.py",
+    Program.FIO: "storage.sh",
 }
 HASH = f"{PREFIX}/probe-hash"  # annotation: what was asked for; another hash under the same name is another probe
 INSTANCE = f"{PREFIX}/probe-job"  # label that the Service selects by
@@ -142,9 +143,9 @@ def job_name(run: str, probe: str, attempt: str = "") -> str:
 
 def command(probe: Probe, name: str, namespace: str, nodes: int, gpus: int) -> list[str]:
     """The container's command line. $(JOB_COMPLETION_INDEX) is filled in by the kubelet."""
-    if probe.program is Program.FIO:
-        return ["fio", *probe.args]
     script = f"{SCRIPTS}/{SCRIPT_OF[probe.program]}"
+    if probe.program is Program.FIO:
+        return ["sh", script, "fio", *probe.args]
     if probe.program is Program.DEVICE:
         return ["python3", script, *probe.args]
     return [

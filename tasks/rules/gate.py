@@ -17,7 +17,7 @@ from infra.model.measurement import Steps, Sweep
 from infra.model.pools import Pool
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from infra.model.verdict import Gate, Outcome, Verdict, worst
-from tasks.rules import bandwidth, compare, hardware
+from tasks.rules import bandwidth, compare, hardware, lustre_path
 from tasks.rules.wording import age, and_more
 
 READINESS, TRANSPORT, WORKLOAD = "readiness", "transport-proof", "workload-path"
@@ -30,6 +30,7 @@ PROBE_OF: Mapping[str, str] = {
     bandwidth.PLAUSIBILITY: "bandwidth",
     hardware.DEVICES: "devices",
     hardware.STORAGE: "storage",
+    lustre_path.CHECK: "storage",
     compare.CHECK: "train-step",
 }
 # What the pool can do, and what jobs get, are two questions: one's evidence does not answer the other.
@@ -58,6 +59,8 @@ def required(spec: MigrationSpec | RevalidationSpec) -> tuple[str, ...]:
     checks += [bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY, hardware.DEVICES]
     if spec.validation.storage and spec.validation.storage_claim:
         checks.append(hardware.STORAGE)
+        if spec.validation.storage_path == "rdma":
+            checks.append(lustre_path.CHECK)
     if spec.validation.train_step and spec.gate.max_step_ratio is not None:
         checks.append(compare.CHECK)
     return tuple(checks)

@@ -11,7 +11,8 @@ from infra.model.measurement import Steps, Sweep, steps_of, sweep_of
 from infra.model.reading import Family, NcclLog, PayloadEvents, Reading, family_of
 from infra.model.verdict import Finding, Outcome, Verdict
 from infra.probes.catalogue import Probe
-from tasks.rules import bandwidth, hardware
+from infra.probes.readers.lnet import LnetSight
+from tasks.rules import bandwidth, hardware, lustre_path
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
 from tasks.rules.transport import Transport
@@ -103,12 +104,26 @@ def answer_devices(reading: Reading, setting: Setting) -> Answer:
     return Answer(record=record, verdicts=(verdict,), versions={})
 
 
-def answer_storage(readings: Mapping[str, Reading], setting: Setting, baseline: Sequence[ClientIo] | None) -> Answer:
-    """Direct I/O of every node."""
+def answer_storage(
+    readings: Mapping[str, Reading],
+    setting: Setting,
+    baseline: Sequence[ClientIo] | None,
+    lnet: Mapping[str, Sequence[LnetSight]] | None = None,
+) -> Answer:
+    """Direct I/O of every node, and (where `lnet` is given) the network that carried it."""
     clients = [client_of(node, reading) for node, reading in readings.items()]
     verdict = hardware.judge_storage(clients, setting.nodes, setting.fabric, baseline)
+    moved = {node: _moved_bytes(readings.get(node)) for node in setting.nodes}
     record = {"clients": [_client_record(c) for c in clients]}
-    return Answer(record=record, verdicts=(verdict,), versions={})
+    path = () if lnet is None else (lustre_path.judge_path(lnet, moved),)
+    return Answer(record=record, verdicts=(verdict, *path), versions={})
+
+
+def _moved_bytes(reading: Reading | None) -> float | None:
+    """What fio says it read and wrote, bytes."""
+    figures = reading.tool.figures if reading is not None and reading.tool is not None else {}
+    both = [_number(figures.get(name)) for name in ("write_io_bytes", "read_io_bytes")]
+    return sum(n for n in both if n is not None) if any(both) else None
 
 
 def client_of(node: str, reading: Reading) -> ClientIo:

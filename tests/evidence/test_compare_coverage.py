@@ -13,7 +13,7 @@ from infra.model.measurement import Steps
 from infra.model.verdict import Outcome
 from tasks.rules.compare import judge, neighbours_alike
 
-TRIALS = 150
+TRIALS = 100
 CONFIDENCE = 0.95
 NOMINAL = (1 - CONFIDENCE) / 2
 MOST = NOMINAL + 3 * math.sqrt(NOMINAL * (1 - NOMINAL) / TRIALS)  # three standard deviations of the simulation itself

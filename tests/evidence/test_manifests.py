@@ -187,10 +187,10 @@ def test_storage_runs_in_the_claims_namespace_without_a_gpu_in_a_folder_of_its_o
     made = rendered(catalogue.storage(VALIDATION))
     container = pod(made)["containers"][0]
     assert made.namespace == "train"
-    assert container["command"][0] == "fio"
+    assert container["command"][:3] == ["sh", "/poolshift/storage.sh", "fio"]
     assert "--direct=1" in container["command"]
     assert "resources" not in container
-    (mount,) = container["volumeMounts"]
+    (mount,) = [m for m in container["volumeMounts"] if m["name"] == "storage"]
     assert mount["subPathExpr"] == "poolshift/$(POD_NAME)"
 
 

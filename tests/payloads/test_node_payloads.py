@@ -15,8 +15,10 @@ from infra.model.spec import Validation
 from infra.model.verdict import Outcome
 from infra.probes import catalogue
 from infra.probes.readers.detect import read
+from infra.probes.readers.lnet import split_lnet
 from tasks.rules.hardware import judge_devices, judge_storage
-from tasks.rules.probe_verdict import Setting, answer_devices, client_of
+from tasks.rules.lustre_path import judge_path
+from tasks.rules.probe_verdict import Setting, answer_devices, answer_storage, client_of
 
 DEVICE = Path(__file__).parents[2] / "infra" / "probes" / "payloads" / "device.py"
 
@@ -83,6 +85,48 @@ def test_a_real_report_of_this_machine_never_passes_for_a_gpu_machine():
     assert judge_devices({}, ["node-a"], setting.fabric).outcome is Outcome.UNMEASURED
 
 
+NODE_A = Setting(nodes=("node-a",), gpus=8, fabric=None)
+LNETCTL = """#!/bin/sh
+n=$(cat "$0.count" 2>/dev/null || echo 0); echo $((n + 1)) > "$0.count"
+sends=$((n * 600))
+printf 'net:\\n    - net type: lo\\n      local NI(s):\\n        - nid: 0@lo\\n'
+printf '          statistics:\\n              send_count: 0\\n'
+printf '    - net type: tcp\\n      local NI(s):\\n        - nid: 10.0.0.9@tcp\\n          statistics:\\n'
+printf '              send_count: 40\\n              recv_count: 41\\n              drop_count: 0\\n'
+printf '    - net type: efa\\n      local NI(s):\\n        - nid: 10.0.0.9@efa\\n          statistics:\\n'
+printf '              send_count: %d\\n              recv_count: 7\\n' $sends
+"""
+
+
+def storage(line, folder, path="", root=""):
+    """The storage payload around a command."""
+    script = DEVICE.parent / "storage.sh"
+    env = {"PATH": f"{path}:{os.environ['PATH']}", "NODE_NAME": "node-a", "POOLSHIFT_ROOT": str(root)}
+    return subprocess.run(["sh", str(script), *line], env=env, capture_output=True, timeout=60, check=False, cwd=folder)
+
+
+def test_lnets_counters_and_the_servers_connections_are_read_around_the_program(tmp_path):
+    tool = tmp_path / "bin/lnetctl"
+    tool.parent.mkdir()
+    tool.write_text(LNETCTL.replace("\\\\n", "\\n"))
+    tool.chmod(0o755)
+    for number, nid in enumerate(("10.0.1.2@efa", "10.0.1.3@efa", "10.0.1.2@efa")):
+        entry = tmp_path / f"sys/fs/lustre/osc/fs-OST{number:04d}"
+        entry.mkdir(parents=True)
+        (entry / "ost_conn_uuid").write_text(nid + "\n")
+    done = storage(["echo", "{}"], tmp_path, path=tool.parent, root=tmp_path)
+    sights, rest = split_lnet(done.stdout)
+    assert rest.strip() == b"{}"
+    assert [dict(s.nets) for s in sights] == [{"tcp": 81, "efa": 7}, {"tcp": 81, "efa": 607}]
+    assert sights[1].connections == ("10.0.1.2@efa", "10.0.1.3@efa")
+    assert judge_path({"node-a": sights}, {"node-a": 600 * 2.0**20}).outcome is Outcome.PASS
+
+
+def test_the_programs_exit_code_is_the_payloads_own(tmp_path):
+    assert storage(["sh", "-c", "exit 7"], tmp_path).returncode == 7
+    assert storage(["no-such-program"], tmp_path).returncode != 0
+
+
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed: apt-get install fio")
 def test_the_catalogues_fio_line_runs_and_is_read(tmp_path):
     """The very options of the probe, on a small file for a short time."""
@@ -90,11 +134,16 @@ def test_the_catalogues_fio_line_runs_and_is_read(tmp_path):
     small = {"--size=8G": "--size=4M", "--numjobs=8": "--numjobs=1", "--runtime=30": "--runtime=1", "--ramp_time=5": ""}
     small |= {f"--directory={catalogue.STORAGE_MOUNT}": f"--directory={tmp_path}", "--direct=1": "--direct=0"}
     line = ["fio", *(new for arg in probe.args if (new := small.get(arg, arg)))]
-    done = subprocess.run(line, capture_output=True, timeout=60, check=False, cwd=tmp_path)
+    done = storage(line, tmp_path)
     assert done.returncode == 0, done.stderr
-    jobs = json.loads(done.stdout)["jobs"]
+    sights, rest = split_lnet(done.stdout)
+    jobs = json.loads(rest)["jobs"]
     assert [(j["jobname"], j["error"]) for j in jobs] == [("write", 0), ("read", 0)]
-    client = client_of("node-a", read(io.BytesIO(done.stdout)))
+    assert [(s.when, s.node, s.nets) for s in sights] == [("before", "node-a", None), ("after", "node-a", None)]
+    answer = answer_storage({"node-a": read(io.BytesIO(rest))}, NODE_A, None, {"node-a": sights})
+    assert answer.verdicts[1].outcome is Outcome.UNMEASURED
+    assert "not visible" in answer.verdicts[1].reason
+    client = client_of("node-a", read(io.BytesIO(rest)))
     assert client.write_bytes_s > 0
     assert client.read_bytes_s > 0
     assert client.errors == 0

@@ -1,0 +1,51 @@
+"""The lines that our storage payload prints around fio, taken out of its output, so that fio's own stays as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_LINE = re.compile(rb'^\{"poolshift":"lnet"[^\n]*\n?', re.M)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LnetSight:
+    """LNet at one time. `nets` maps a network (tcp, efa, o2ib1) to its messages sent and received; None: not shown.
+
+    `connections` are the NIDs of the object servers, by which the client talks to them now.
+    """
+
+    when: str
+    node: str
+    nets: Mapping[str, int] | None
+    connections: tuple[str, ...]
+
+
+def split_lnet(output: bytes) -> tuple[tuple[LnetSight, ...], bytes]:
+    """(what was seen of LNet, the rest). A line that cannot be read is taken out and counts as not shown."""
+    sights = tuple(_sight(match.group()) for match in _LINE.finditer(output))
+    return sights, _LINE.sub(b"", output)
+
+
+def _sight(line: bytes) -> LnetSight:
+    try:
+        raw: Any = json.loads(line)
+    except ValueError:
+        raw = {}
+    nets = raw.get("nets")
+    connections = raw.get("connections")
+    return LnetSight(
+        when=str(raw.get("when", "")),
+        node=str(raw.get("node", "")),
+        nets={str(k): _messages(v) for k, v in nets.items()} if isinstance(nets, dict) else None,
+        connections=tuple(str(c) for c in connections) if isinstance(connections, list) else (),
+    )
+
+
+def _messages(counts: object) -> int:
+    if not isinstance(counts, dict):
+        return 0
+    return sum(v for v in counts.values() if isinstance(v, int) and not isinstance(v, bool))

@@ -1,0 +1,70 @@
+"""Which network carried the storage traffic: LNet's counters around the I/O, per node. Pure.
+
+A mount that is configured for RDMA and works is no proof: Lustre goes to TCP without an error (aws-parallelcluster
+PR#7572). Configuration is a claim, counters are the proof. Metadata always goes over TCP, so a few messages there are
+no fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from infra.model.verdict import Outcome, Verdict
+from infra.probes.readers.lnet import LnetSight
+from tasks.rules.wording import and_more
+
+CHECK = "storage-path"
+BULK = 1 << 20  # bytes that one LNet message carries at most (LNET_MTU), so fewer messages cannot have moved them
+SHARE = 0.5  # of the messages that the bytes need; the rule of the AWS ParallelCluster test
+_RDMA = re.compile(r"^(efa|o2ib|kfi)\d*$")
+
+
+def judge_path(sights: Mapping[str, Sequence[LnetSight]], moved: Mapping[str, float | None]) -> Verdict:
+    """Every node's bulk traffic on an RDMA network.
+
+    Args:
+        sights: what each node's payload saw of LNet.
+        moved: bytes that fio says each node read and wrote; a node that is not in it was not measured.
+
+    """
+    judged = {node: _node(sights.get(node, ()), moved.get(node)) for node in sorted(moved)}
+    outcome = Outcome.PASS if judged else Outcome.UNMEASURED
+    for worst in (Outcome.FAIL, Outcome.UNMEASURED):
+        if any(found is worst for found, _ in judged.values()):
+            outcome = worst
+            break
+    reasons = [f"{node}: {why}" for node, (found, why) in judged.items() if found is outcome]
+    return Verdict(
+        check=CHECK,
+        outcome=outcome,
+        observed=f"{sum(found is Outcome.PASS for found, _ in judged.values())} of {len(judged)} nodes on RDMA",
+        limit="bulk traffic of every node on an RDMA network of LNet (efa, o2ib)",
+        statistic="messages by network before and after the I/O, against the bytes that fio moved",
+        reason=and_more(reasons, 3) or "no node was measured",
+    )
+
+
+def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, str]:
+    before = [s for s in sights if s.when == "before"]
+    after = [s for s in sights if s.when == "after"]
+    if len(before) != 1 or len(after) != 1:
+        return Outcome.UNMEASURED, "LNet was not read before and after"
+    connections = {c.rpartition("@")[2] for c in after[0].connections}
+    if connections and not any(_RDMA.match(net) for net in connections):
+        return Outcome.FAIL, f"connected to the object servers over {and_more(sorted(connections), 3)}"
+    if before[0].nets is None or after[0].nets is None:
+        return Outcome.UNMEASURED, "LNet's counters are not visible in the container"
+    if not moved:
+        return Outcome.UNMEASURED, "fio does not say what it moved"
+    delta = {net: after[0].nets[net] - before[0].nets.get(net, 0) for net in after[0].nets}
+    if any(count < 0 for count in delta.values()) or before[0].nets.keys() - delta.keys():
+        return Outcome.UNMEASURED, "LNet's counters went back or away: the network was set up anew meanwhile"
+    rdma = sum(count for net, count in delta.items() if _RDMA.match(net))
+    other = sum(count for net, count in delta.items() if not _RDMA.match(net))
+    needed = SHARE * moved / BULK
+    if rdma >= needed and rdma > other:
+        return Outcome.PASS, f"{rdma} messages over RDMA, {other} over TCP"
+    if other > rdma and other >= needed:
+        return Outcome.FAIL, f"{other} messages over TCP, {rdma} over RDMA"
+    return Outcome.UNMEASURED, f"{rdma} messages over RDMA and {other} over TCP do not carry {moved / 1e9:.1f} GB"

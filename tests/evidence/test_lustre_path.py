@@ -1,0 +1,84 @@
+"""The network of the storage traffic: proven by counters, never by configuration."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.model.verdict import Outcome
+from infra.probes.readers.lnet import LnetSight, split_lnet
+from tasks.rules.lustre_path import BULK, judge_path
+
+GB = 10e9
+
+
+def sight(when, nets, connections=()):
+    return LnetSight(when=when, node="a", nets=nets, connections=tuple(connections))
+
+
+def judged(before, after, connections=(), moved=GB):
+    sights = [sight("before", before), sight("after", after, connections)]
+    return judge_path({"a": sights}, {"a": moved})
+
+
+NEEDED = int(GB / BULK)
+
+
+@pytest.mark.parametrize("net", ["efa", "o2ib", "o2ib3"])
+def test_messages_on_an_rdma_network_that_carry_the_bytes_are_a_pass(net):
+    assert judged({net: 5, "tcp": 90}, {net: 5 + NEEDED, "tcp": 150}).outcome is Outcome.PASS
+
+
+def test_the_same_bytes_over_tcp_fail_though_the_mount_has_an_rdma_network():
+    found = judged({"efa": 5, "tcp": 90}, {"efa": 9, "tcp": 90 + NEEDED})
+    assert found.outcome is Outcome.FAIL
+    assert "over TCP" in found.reason
+
+
+def test_servers_that_are_connected_over_tcp_fail_without_any_counter():
+    assert judged(None, None, ["10.0.0.1@tcp"]).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "sights",
+    [
+        [],
+        [sight("before", {"efa": 0})],
+        [sight("before", None), sight("after", None, ["10.0.0.1@efa"])],
+        [sight("before", {"efa": 9000}), sight("after", {"efa": 2 * NEEDED - 9000}), sight("after", {"efa": 1})],
+        [sight("before", {"efa": 3 * NEEDED}), sight("after", {"efa": NEEDED})],
+        [sight("before", {"efa": 0, "tcp": 5}), sight("after", {"efa": NEEDED})],
+        [sight("before", {"efa": 0}), sight("after", {"efa": NEEDED // 4})],
+        [sight("before", {"efa": 0}), sight("after", {})],
+    ],
+    ids=["nothing", "no after", "only a claim", "two ends", "went back", "a net gone", "too few", "all gone"],
+)
+def test_what_is_not_shown_is_unmeasured(sights):
+    assert judge_path({"a": sights}, {"a": GB}).outcome is Outcome.UNMEASURED
+
+
+def test_one_node_on_tcp_and_one_that_says_nothing_open_nothing():
+    good = [sight("before", {"efa": 0}), sight("after", {"efa": NEEDED})]
+    slow = [sight("before", {"efa": 0, "tcp": 0}), sight("after", {"efa": 0, "tcp": NEEDED})]
+    assert judge_path({"a": good, "b": good}, {"a": GB, "b": GB}).outcome is Outcome.PASS
+    assert judge_path({"a": good, "b": slow}, {"a": GB, "b": GB}).outcome is Outcome.FAIL
+    assert judge_path({"a": good}, {"a": GB, "b": GB}).outcome is Outcome.UNMEASURED
+    assert judge_path({}, {}).outcome is Outcome.UNMEASURED
+    assert judge_path({"a": good}, {"a": None}).outcome is Outcome.UNMEASURED
+
+
+LINE = b'{"poolshift":"lnet","when":"after","node":"a","nets":{"efa":{"send":9,"recv":1}},"connections":["1@efa"]}\n'
+
+
+def test_the_payloads_lines_are_taken_out_and_fios_own_text_stays():
+    sights, rest = split_lnet(b'warning\n{"fio version" : "fio-3.33"}\n' + LINE)
+    assert rest == b'warning\n{"fio version" : "fio-3.33"}\n'
+    assert sights[0].nets == {"efa": 10}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, len(LINE)), st.binary(max_size=6))
+def test_a_damaged_line_shows_nothing_more_than_the_whole_one(at, noise):
+    before = sight("before", {"efa": 0})
+    for damaged in (LINE[:at], LINE[:at] + noise + LINE[at:]):
+        sights, _ = split_lnet(damaged)
+        assert judge_path({"a": [before, *sights]}, {"a": GB}).outcome is not Outcome.PASS
