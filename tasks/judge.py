@@ -25,6 +25,8 @@ from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}
+_LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
+_ARCHIVES = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
 _ORDER = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious", "undetermined", "not-applicable")
 
 
@@ -60,11 +62,16 @@ class JudgeResult:
     def lines(self) -> list[str]:
         """For a person: the answer, the figures that matter, why, and what to do next."""
         text = [f"{self.outcome.value}: {self.kind.value}, {self.verdict}"]
-        text += [f"  {key}: {_shown(value)}" for key, value in self.fields.items() if _worth_showing(key, value)]
-        text += [f"  {v.check}: {v.outcome.value}: {v.reason}" for v in self.verdicts if v.reason]
-        text += [f"  {f.level.value} {f.code}: {f.wording()}" for f in self.findings]
-        text += [f"  missing: {item}" for item in self.missing]
-        return text
+        order = sorted(self.findings, key=lambda f: _LEVELS.index(f.level))
+        text += [f"  {f.level.value} {f.code}: {replace(f, remedy='').wording()}" for f in order]
+        said = {f.wording() for f in self.findings}
+        reasons = [v for v in self.verdicts if v.reason and not self.missing and not v.reason.startswith(tuple(said))]
+        text += [f"  {v.check}: {v.outcome.value}: {v.reason}" for v in reasons]
+        # What a proof lacks besides is no news once a defect is shown; the JSON has it.
+        text += [f"  missing: {item}" for item in self.missing if self.outcome is not Outcome.FAIL]
+        text += [f"  next: {remedy}" for remedy in dict.fromkeys(f.remedy for f in order if f.remedy)]
+        shown = [f"    {key}: {_shown(value)}" for key, value in self.fields.items() if _worth_showing(key, value)]
+        return text + (["  what it says:", *shown] if shown else [])
 
 
 def judge(stream: BinaryIO | Path | str, *, machine_type: str | None = None, nodes: int | None = None) -> JudgeResult:
@@ -90,6 +97,7 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
             outcome=Outcome.UNMEASURED,
             verdict="undetermined",
             fields={"bytes": reading.bytes},
+            findings=_unknown(reading),
             missing=("an output that any reader knows",),
         )
     answers: list[Answer] = []
@@ -104,6 +112,20 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
     answers += [_settled(answer, figures) for answer in _answers(reading)]
     verdicts += figures
     return _result(reading.kind, answers, verdicts, None, proof)
+
+
+def _unknown(reading: Reading) -> tuple[Finding, ...]:
+    """Why nothing was recognised, where that can be seen."""
+    archive = next((name for magic, name in _ARCHIVES if reading.head.startswith(magic)), "")
+    if archive:
+        code, observed, remedy = "archive", f"a {archive} archive", "unpack it, or: zstd -dc FILE | poolshift judge -"
+    elif not reading.bytes:
+        code, observed, remedy = "empty", "nothing to read", "check that the command wrote to this file"
+    elif b"\0" in reading.head:
+        code, observed, remedy = "binary", "binary data, no text", "give the text that the tool printed"
+    else:
+        return ()
+    return (Finding(level=Level.WARN, code=code, object="input", observed=observed, remedy=remedy),)
 
 
 def _answers(reading: Reading) -> list[Answer]:

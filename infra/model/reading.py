@@ -6,6 +6,7 @@ Nothing is filled in, averaged or converted on the way.
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -313,3 +314,4 @@ class Reading:
     payload: PayloadEvents | None = None
     tool: ToolReading | None = None
     bytes: int = 0
+    head: builtins.bytes = b""  # the first bytes of an output that nobody knows

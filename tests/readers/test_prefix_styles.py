@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import json
+import lzma
 import random
 from collections.abc import Callable
 
@@ -89,6 +91,9 @@ def test_a_prefix_changes_nothing(style: str, plain: JudgeResult) -> None:
         pytest.param(lambda b: codecs.BOM_UTF8 + b, id="bom"),
         pytest.param(lambda b: codecs.BOM_UTF16_LE + b.decode().encode("utf-16-le"), id="utf-16"),
         pytest.param(gzip.compress, id="gzip"),
+        pytest.param(bz2.compress, id="bzip2"),
+        pytest.param(lzma.compress, id="xz"),
+        pytest.param(lambda b: bz2.compress(b[:1000]) + bz2.compress(b[1000:]), id="two-archives-in-one"),
         pytest.param(lambda b: b"\n".join(b"\x1b[32m" + line + b"\x1b[0m" for line in b.split(b"\n")), id="ansi"),
         pytest.param(lambda b: b.replace(b"\n", b"  \n"), id="trailing-blanks"),
         pytest.param(lambda b: b.replace(b"\n", b"\n\n"), id="blank-lines"),

@@ -46,6 +46,7 @@ def read(stream: BinaryIO) -> Reading:
         payload=payload.reading(),
         tool=None if json_tests else tool,
         bytes=size,
+        head=kept[0][:4096] if kind is Kind.UNKNOWN and kept else b"",
     )
 
 

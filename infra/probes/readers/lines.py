@@ -1,18 +1,20 @@
 """From a byte stream to blocks of clean whole lines, whatever carried them.
 
 Handled here, once, for every reader: byte-order marks, UTF-16 (a PowerShell redirect), CR and CRLF, colour codes,
-gzip, one JSON object per line around the text (docker, Cloud Logging, CloudWatch), lines without end.
+gzip, bzip2 and xz, one JSON object per line around the text (docker, Cloud Logging, CloudWatch), lines without end.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import io
+import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import orjson
 
@@ -30,6 +32,22 @@ class Block:
 
     data: bytes
     torn: bool = False
+
+
+class _Unpacker(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+_PACKED: tuple[tuple[bytes, Callable[[], _Unpacker]], ...] = (
+    (b"BZh", bz2.BZ2Decompressor),
+    (b"\xfd7zXZ\x00", lzma.LZMADecompressor),
+)
 
 
 def blocks(stream: BinaryIO) -> Iterator[Block]:
@@ -62,8 +80,9 @@ def _decoded(stream: BinaryIO) -> Iterator[bytes]:
     """Chunks of UTF-8 (or plain bytes), unzipped, without a byte-order mark."""
     first = stream.read(BLOCK)
     source = _chunks(first, stream)
-    if first.startswith(b"\x1f\x8b"):
-        source = _unzipped(source)
+    packed = next((make for magic, make in _PACKED if first.startswith(magic)), None)
+    if first.startswith(b"\x1f\x8b") or packed is not None:
+        source = _unpacked(source, packed) if packed is not None else _unzipped(source)
         first = next(source, b"")
         source = _chained(first, source)
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -102,6 +121,22 @@ def _unzipped(source: Iterator[bytes]) -> Iterator[bytes]:
             if inflate.eof:
                 data = inflate.unused_data
                 inflate = zlib.decompressobj(wbits=31)
+
+
+def _unpacked(source: Iterator[bytes], make: Callable[[], _Unpacker]) -> Iterator[bytes]:
+    """The same for bzip2 and xz, which may hold several streams one behind the other, too."""
+    unpack = make()
+    for chunk in source:
+        data = chunk
+        while data or not (unpack.needs_input or unpack.eof):
+            try:
+                yield unpack.decompress(data, BLOCK)
+            except (OSError, EOFError, lzma.LZMAError):
+                return
+            data = b""
+            if unpack.eof:
+                data = unpack.unused_data
+                unpack = make()
 
 
 def _clean(data: bytes) -> bytes:
