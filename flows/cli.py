@@ -362,19 +362,9 @@ def judge(
     as_json: AsJson = False,
 ) -> int:
     """Read NCCL logs, nccl-tests, perftest, fio, … and say what they prove."""
-    from tasks import judge as judging
+    from flows import judging
 
-    try:
-        result = judging.judge(_stdin() if file == "-" else file, machine_type=machine, nodes=nodes)
-    except OSError as cause:
-        raise BadSpec(f"file {file}", f"cannot be read: {cause.strerror or cause}") from cause
-    if as_json:
-        from flows import console
-
-        console.show_json(result.to_json())
-    else:
-        sys.stdout.write("\n".join(result.lines()) + "\n")
-    return int(result.exit_code)
+    return judging.judge(file, machine, nodes, as_json=as_json)
 
 
 @app.command()
