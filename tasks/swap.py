@@ -342,7 +342,7 @@ def _prove(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
     base = evidence_in(run.data(Step.BASELINE))
     found = validation.validate(
         run.kube, pool, run.spec, run.name, run.hash, run.clock, run.say,
-        baseline=base, readiness=(look,), nodes=[*fresh, *partner], attempt=f"slice{entry.number}-",
+        baseline=base, readiness=(look,), nodes=[*fresh, *partner], attempt=f"slice{entry.number}",
     )  # fmt: skip
     keep(run, found.verdicts, found.evidence, found.raw)
     gate = gates.judge(
@@ -351,7 +351,9 @@ def _prove(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
         readiness=(look,),
         spec=run.spec,
         spec_hash=run.hash,
-        pool=pool,
+        pool=replace(
+            pool, nodes=len(fresh) + len(partner)
+        ),  # the slice, and not the whole pool, is what is proven here
         node_uids=[n.uid for n in (*fresh, *partner)],
         now=run.clock.now(),
         name=f"slice {entry.number}",

@@ -10,7 +10,7 @@ from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
 from infra.model.spec import Cluster, MigrationSpec
 from infra.model.verdict import Finding, Level
-from tasks import drain, fence, gangs, opening, planning, pools
+from tasks import drain, fence, gangs, opening, planning, pools, swap_back
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
@@ -51,6 +51,7 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     restored = fence.unfence(run.kube, run.name)
     if restored:
         done.append(f"restored {plural(len(restored), 'node')}: {and_more(sorted(restored), 5)}")
+    done += swap_back.take_back(run)
     done += _clouds(run, record)
     stays = ""
     if remove_target:

@@ -1,0 +1,88 @@
+"""Rolling a swap back: the source gets its machines again, out of the target's empty ones.
+
+Work is not moved. Target nodes that hold work stay, and the source is smaller by as many until they are emptied and
+the rollback is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from infra import connect
+from infra.kube import read
+from infra.model.pools import Pool
+from infra.model.verdict import Level
+from tasks import drain, fence, machines, planning, swap
+from tasks.identity import pool_words
+from tasks.rules.wording import plural
+from tasks.run import Run, reach
+
+Nodes = Mapping[str, tuple[str, str]]  # name -> UID and the cloud's id of the machine
+
+
+def take_back(run: Run) -> list[str]:
+    """Give up as many empty target machines as the source lacks, and grow the source by them. Idempotent.
+
+    Returns what was done, and what could not be. Nothing for a run that is no swap, or has given nothing up.
+
+    Raises:
+        NoCapacity: the reservation does not have the machines back in time.
+        CloudError, Unmeasured: as `tasks.machines`.
+
+    """
+    whole = swap.laid_out(run)
+    if whole is None or run.source_pool() is None:
+        return []
+    wanted, what = len(whole.nodes), pool_words(run.spec.source)
+    source = connect.slices(run.source)
+    missing = wanted - sum(not i.going for i in source.instances(run.spec.source).values())
+    if missing <= 0:
+        return []
+    done = _empty_target(run, missing)
+    reach("rollback:given")
+    reserved = connect.slices(run.target).reservation(run.spec.target)
+    room = missing if reserved is None else min(missing, reserved.free)
+    if room:
+        source.grow(run.spec.source, wanted - missing + room)
+        reach("rollback:growing")
+        machines.await_nodes(run, run.source, run.spec.source, wanted - missing + room)
+        done.append(f"{what}: {plural(room, 'machine')} again, {wanted - missing + room} of {wanted}")
+    if room < missing:
+        done.append(
+            f"{what} has {wanted - missing + room} of {wanted} machines: {plural(missing - room, 'machine')} of the "
+            f"reservation still in use; empty nodes of {pool_words(run.spec.target)} and grow it by hand"
+        )
+    return done
+
+
+def _empty_target(run: Run, missing: int) -> list[str]:
+    """End as many target machines as are needed and proven empty. What the reservation has free already is not."""
+    target = run.target_pool()
+    if target is None or target.ours != run.name:
+        return []
+    reserved = connect.slices(run.target).reservation(run.spec.target)
+    needed = missing - (reserved.free if reserved else 0)
+    if needed <= 0:
+        return []
+    given = dict(list(_idle(run, target).items())[:needed])
+    if given:
+        connect.slices(run.target).give_up(run.spec.target, [machine for _, machine in given.values()])
+        machines.await_gone(run, run.target, run.spec.target, given)
+    if reserved is not None and given:
+        machines.await_room(run, min(missing, reserved.free + len(given)), "the rollback")
+    return [f"{pool_words(run.spec.target)}: {plural(len(given), 'empty machine')} given up"] if given else []
+
+
+def _idle(run: Run, target: Pool) -> Nodes:
+    """Target nodes that are cordoned by us now and proven empty after that; the others are as they were."""
+    snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
+    nodes = {n.name: (n.uid, n.provider_id) for n in planning.nodes_of(snapshot, target)}
+    likely = [n for n in nodes if not _blocks(run, {n: nodes[n][0]})]
+    fence.cordon(run.kube, likely, run.name)
+    proven = [n for n in likely if not _blocks(run, {n: nodes[n][0]})]
+    fence.unfence(run.kube, run.name, sorted(set(likely) - set(proven)))
+    return {n: nodes[n] for n in proven}
+
+
+def _blocks(run: Run, uids: Mapping[str, str]) -> bool:
+    return any(f.level is Level.BLOCK for f in drain.verify_empty(run.kube, uids))

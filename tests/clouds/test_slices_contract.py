@@ -1,0 +1,97 @@
+"""Taking single machines, on both clouds over the wire: exactly those that are named go, and growing takes none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra import connect
+from infra.errors import Refused
+
+CLOUDS = ("eks", "gke")
+LATER = 400.0
+
+
+@pytest.fixture
+def shared(world: Callable[..., Any]) -> Callable[[str], Any]:
+    """A world whose one reservation holds the source pool."""
+
+    def start(cloud: str, **reservation: Any) -> Any:
+        parts = {"reservation": {"total": 3, "source": True, **reservation}}
+        return world(cloud, **parts)
+
+    return start
+
+
+def settle(here: Any) -> None:
+    here.clock.advance(LATER)
+    here.pools.find(here.source)  # asking runs what is due
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_exactly_the_named_machine_goes_and_its_room_comes_back_later(shared: Any, cloud: str) -> None:
+    here = shared(cloud)
+    here.pools.fence_for_run(here.source, "run-1")  # a fixed size, which Auto Scaling would not go below
+    slices = connect.slices(here.pools)
+    before = dict(slices.instances(here.source))
+    assert len(before) == 3
+    gone = sorted(before)[1]
+
+    slices.give_up(here.source, [gone])
+    slices.give_up(here.source, [gone])  # asked again, as after a kill
+
+    assert slices.instances(here.source)[gone].going
+    settle(here)
+    assert set(slices.instances(here.source)) == set(before) - {gone}
+    assert len(here.registry.left) == 1
+    assert here.pools.find(here.source).nodes == 2
+    settle(here)
+    assert slices.reservation(here.target).free == 1
+    slices.give_up(here.source, [gone])
+    settle(here)
+    assert len(slices.instances(here.source)) == 2
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_growing_adds_to_what_is_there_and_never_shrinks(shared: Any, cloud: str) -> None:
+    here = shared(cloud, total=7)
+    target = here.target.model_copy(update={"nodes": 0})
+    slices = connect.slices(here.pools)
+    here.pools.create(target, "run-1")
+    settle(here)
+    assert slices.instances(target) == {}
+
+    for size in (2, 2, 4):
+        slices.grow(target, size)
+        settle(here)
+        assert len(slices.instances(target)) == size
+        assert here.pools.find(target).nodes == size
+
+    with pytest.raises(Refused, match="to grow, not to shrink"):
+        slices.grow(target, 3)
+    assert slices.reservation(target).free == 0
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_growing_without_room_ends_in_a_state_that_names_the_capacity(shared: Any, cloud: str) -> None:
+    here = shared(cloud)
+    target = here.target.model_copy(update={"nodes": 0})
+    here.pools.create(target, "run-1")
+    settle(here)
+
+    connect.slices(here.pools).grow(target, 2)
+    settle(here)
+
+    found = here.pools.find(target)
+    assert found.state.value == "degraded"
+    assert {issue.issue_class.value for issue in found.issues} == {"capacity"}
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_pool_that_does_not_exist_has_no_machines(shared: Any, cloud: str) -> None:
+    here = shared(cloud)
+
+    assert connect.slices(here.pools).instances(here.target) == {}
+    connect.slices(here.pools).give_up(here.target, ["aws:///us-east-2a/i-0", "gce://p/z/n"])
