@@ -18,18 +18,21 @@ from infra.model.reading import Reading
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from infra.probes import catalogue
-from infra.probes.catalogue import Probe
+from infra.probes.catalogue import Probe, Program
 from infra.probes.manifests import grant
+from infra.probes.mpijob import render_mpijob
 from infra.probes.readers.detect import read
 from infra.probes.readers.lnet import split_lnet
-from tasks import probes
+from tasks import mpi, probes
 from tasks.probes import ProbeRun
 from tasks.rules import bandwidth, compare, cost, hardware, lustre_path
 from tasks.rules.hardware import ClientIo
 from tasks.rules.probe_verdict import (
+    NCCL_TESTS,
     Answer,
     Setting,
     answer_devices,
+    answer_nccl_tests,
     answer_proof,
     answer_steps,
     answer_storage,
@@ -166,6 +169,25 @@ class Session:
         floors = self.spec.gate.min_busbw_gb_s
         return self._take(probe, self.nodes, checks, lambda run, at: answer_sweep(reading_of(run), probe, at, floors))
 
+    def nccl_tests(self, probe: Probe) -> tuple[Verdict, ...]:
+        """nccl-tests by the cluster's MPI operator; a cluster without one leaves it unmeasured, at no cost."""
+        try:
+            known = mpi.served(self.kube)
+        except PoolshiftError as error:
+            return self._file(unmeasured((NCCL_TESTS,), error.wording()))
+        if not known:
+            return self._file(
+                unmeasured(
+                    (NCCL_TESTS,),
+                    "the cluster serves no kubeflow.org/v2beta1 MPIJob: install the MPI operator, or leave out "
+                    "validation.nccl_tests_image",
+                )
+            )
+        sizes, floors = self.spec.validation.sweep_sizes, self.spec.gate.min_busbw_gb_s
+        return self._take(
+            probe, self.nodes, (NCCL_TESTS,), lambda run, at: answer_nccl_tests(reading_of(run), sizes, at, floors)
+        )
+
     def devices(self, probe: Probe) -> tuple[Verdict, ...]:
         """What each node's container sees."""
         return self._take(probe, self.nodes, (hardware.DEVICES,), lambda run, at: answer_devices(reading_of(run), at))
@@ -244,6 +266,17 @@ class Session:
     def _run(self, probe: Probe, nodes: Sequence[Node], attempt: str) -> ProbeRun:
         """A cluster that refuses or does not answer leaves the probe unmeasured, with its words."""
         try:
+            if probe.program is Program.NCCL_TESTS:
+                job = render_mpijob(
+                    probe,
+                    pool=self.pool,
+                    nodes=nodes,
+                    fabric=self.fabric,
+                    run=self.run,
+                    namespace=self.kube.namespace,
+                    attempt=attempt,
+                )
+                return mpi.run_mpijob(self.kube, probe, nodes, job)
             return probes.run(
                 self.kube,
                 probe,

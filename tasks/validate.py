@@ -121,6 +121,9 @@ def validate(
     if not stop:
         stop = _bandwidth(session)
     if not stop:
+        second = catalogue.nccl_tests(spec.validation)
+        if second is not None:
+            session.nccl_tests(second)
         session.devices(catalogue.devices(spec.validation))
         _storage(session, baseline)
         _train_step(session, baseline)

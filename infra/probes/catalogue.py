@@ -10,6 +10,7 @@ from infra.model.spec import Validation
 
 STORAGE_MOUNT = "/mnt/poolshift"
 _NO_HANG = ("--timeout", "120")  # ranks on different networks wait for each other until they are stopped (nccl#234)
+_PERF = ("-f", "2", "-g", "1", "-c", "1", "-n", "20", "-w", "5")
 BASELINE_SIZES = (256 << 20, 1 << 30)  # on sockets 8 GiB takes minutes and tells nothing that 1 GiB does not
 
 
@@ -20,6 +21,7 @@ class Program(StrEnum):
     TRAIN_STEP = "train-step"
     DEVICE = "device"
     FIO = "fio"
+    NCCL_TESTS = "nccl-tests"
 
 
 class Mode(StrEnum):
@@ -92,6 +94,23 @@ def bandwidth(validation: Validation) -> Probe:
         proves="all-reduce bandwidth reaches the floors of the machine type, without a dip between sizes",
         args=_sweep_args(validation.sweep_sizes, iters=20, rounds=1),
         seconds=75,
+    )
+
+
+def nccl_tests(validation: Validation) -> Probe | None:
+    """all_reduce_perf over MPI, or None where the spec names no image for it: the field's own program as a second
+    opinion. Sizes double from the smallest to the largest of the sweep.
+    """
+    if not validation.nccl_tests_image:
+        return None
+    low, high = min(validation.sweep_sizes), max(validation.sweep_sizes)
+    return replace(
+        bandwidth(validation),
+        name="nccl-tests",
+        program=Program.NCCL_TESTS,
+        image=validation.nccl_tests_image,
+        proves="nccl-tests reads the same of the network",
+        args=("all_reduce_perf", "-b", str(low), "-e", str(high), *_PERF),
     )
 
 
@@ -180,6 +199,7 @@ def all_probes(validation: Validation) -> tuple[Probe, ...]:
         transport_proof(validation),
         workload_path(validation),
         bandwidth(validation),
+        nccl_tests(validation),
         devices(validation),
         storage(validation),
         train_step(validation),

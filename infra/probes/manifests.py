@@ -143,6 +143,8 @@ def job_name(run: str, probe: str, attempt: str = "") -> str:
 
 def command(probe: Probe, name: str, namespace: str, nodes: int, gpus: int) -> list[str]:
     """The container's command line. $(JOB_COMPLETION_INDEX) is filled in by the kubelet."""
+    if probe.program is Program.NCCL_TESTS:
+        return list(probe.args)
     script = f"{SCRIPTS}/{SCRIPT_OF[probe.program]}"
     if probe.program is Program.FIO:
         return ["sh", script, "fio", *probe.args]
@@ -201,7 +203,7 @@ def _pod_spec(
 def _env(probe: Probe, fabric: Fabric | None) -> list[dict[str, Any]]:
     """NODE_NAME, NCCL's log settings, what the plugin needs; and only in the pinned mode the network's name."""
     values: dict[str, str] = {"PYTHONUNBUFFERED": "1"}
-    if probe.program in (Program.ALL_REDUCE, Program.TRAIN_STEP):
+    if probe.program in (Program.ALL_REDUCE, Program.TRAIN_STEP, Program.NCCL_TESTS):
         values |= {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,GRAPH",  # NET and GRAPH carry the proof and are not in the default

@@ -22,7 +22,9 @@ from tasks.rules.wording import age, and_more
 
 READINESS, TRANSPORT, WORKLOAD = "readiness", "transport-proof", "workload-path"
 CLOCK_SKEW = timedelta(minutes=5)  # evidence from further in the future has a clock that cannot be trusted
+NCCL_TESTS = "nccl-tests"
 PROBE_OF: Mapping[str, str] = {
+    NCCL_TESTS: NCCL_TESTS,
     TRANSPORT: "transport-proof",
     WORKLOAD: "workload-path",
     bandwidth.FLOOR: "bandwidth",
@@ -57,6 +59,8 @@ def required(spec: MigrationSpec | RevalidationSpec) -> tuple[str, ...]:
     """The checks that this spec asks for, from cheap to dear."""
     checks = [READINESS, TRANSPORT, WORKLOAD]
     checks += [bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY, hardware.DEVICES]
+    if spec.validation.nccl_tests_image:
+        checks.append(NCCL_TESTS)
     if spec.validation.storage and spec.validation.storage_claim:
         checks.append(hardware.STORAGE)
         if spec.validation.storage_path == "rdma":

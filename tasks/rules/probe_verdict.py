@@ -9,14 +9,17 @@ from typing import Any
 from infra.fabrics import Fabric
 from infra.model.measurement import Steps, Sweep, steps_of, sweep_of
 from infra.model.reading import Family, NcclLog, PayloadEvents, Reading, family_of
-from infra.model.verdict import Finding, Outcome, Verdict
+from infra.model.verdict import Finding, Outcome, Verdict, worst
 from infra.probes.catalogue import Probe
 from infra.probes.readers.lnet import LnetSight
 from tasks.rules import bandwidth, hardware, lustre_path
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
+from tasks.rules.reading_verdict import sweep_of_test
 from tasks.rules.transport import Transport
 from tasks.rules.transport_proof import Expected, prove
+
+NCCL_TESTS = "nccl-tests"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +88,23 @@ def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mappi
         verdicts=bandwidth.judge(sweep, expected, setting.fabric, floors),
         versions=versions_of(reading),
     )
+
+
+def answer_nccl_tests(reading: Reading, sizes: Sequence[int], setting: Setting, floors: Mapping[int, float]) -> Answer:
+    """One table of nccl-tests, and the lines of every rank beside it: the worst of figures and transport."""
+    tests = reading.tests.tests if reading.tests is not None else ()
+    sweep = sweep_of_test(tests[0]) if len(tests) == 1 else Sweep()
+    expected = bandwidth.Expected(nodes=len(setting.nodes), gpus=setting.gpus, sizes=tuple(sizes))
+    proof = prove(
+        reading.nccl or NcclLog(),
+        Expected(fabric=setting.fabric, nodes=len(setting.nodes), communicators=1, ended=sweep.complete),
+    )
+    found = (*bandwidth.judge(sweep, expected, setting.fabric, floors), proof.verdict())
+    outcome = worst(v.outcome for v in found)
+    decisive = next(v for v in found if v.outcome is outcome)
+    verdict = replace(decisive, check=NCCL_TESTS, reason=f"{decisive.check}: {decisive.reason}")
+    record = {**sweep.to_dict(), "gpus_per_node": setting.gpus}
+    return Answer(record=record, verdicts=(verdict,), versions=versions_of(reading))
 
 
 def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:

@@ -17,8 +17,9 @@ def parse_row(match: re.Match[bytes], captions: tuple[str, ...]) -> Row | None:
     redop: str | None = None
     if words and words[0].isalpha() and words[0].lower() != "nan":
         redop = words.pop(0)
-    # A root (or -1) stands between the operator and the first time, which always has a decimal point or is larger.
-    if "root" in captions or (not captions and redop is not None):
+    # A root (or -1) stands between the operator and the first time. Without captions only the count of figures tells:
+    # both halves have as many, so that a root makes it odd.
+    if "root" in captions or (not captions and redop is not None and len(words) % 2):
         if not words or not re.fullmatch(r"-?\d+", words[0]):
             return None
         words.pop(0)

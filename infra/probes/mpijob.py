@@ -1,0 +1,82 @@
+"""nccl-tests as an MPIJob of kubeflow's MPI operator (kubeflow.org/v2beta1), as a plain dict.
+
+The operator makes the workers, brings the launcher to them and takes everything down; nothing here logs in anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from infra.fabrics import Fabric
+from infra.model.cluster import Node
+from infra.model.pools import Pool
+from infra.model.record import MANAGED_BY, PROBE, RUN
+from infra.probes.catalogue import Probe
+from infra.probes.manifests import INSTANCE, STARTUP_SECONDS, grant, job_name, render
+
+GROUP = "/apis/kubeflow.org/v2beta1"
+JOB_LABEL = "training.kubeflow.org/job-name"  # the operator's, on every pod that it makes
+ROLE_LABEL = "training.kubeflow.org/job-role"  # launcher or worker
+
+
+def render_mpijob(
+    probe: Probe, *, pool: Pool, nodes: Sequence[Node], fabric: Fabric | None, run: str, namespace: str, attempt: str
+) -> Mapping[str, Any]:
+    """One worker a node with all of its devices; the launcher runs beside them and holds none."""
+    worker = _pod(probe, pool, nodes, fabric, run, namespace)
+    environment = [e["name"] for e in worker["containers"][0]["env"] if "value" in e]
+    slots = max(1, grant(pool, nodes, fabric).gpus)
+    name = job_name(run, probe.name, attempt)
+    exported = [word for variable in environment for word in ("-x", variable)]
+    line = [
+        "mpirun",
+        "-np",
+        str(slots * len(nodes)),
+        "--bind-to",
+        "none",
+        "--allow-run-as-root",
+        *exported,
+        *probe.args,
+    ]
+    launcher = {**worker, "containers": [_launcher(worker["containers"][0], line)]}
+    launcher.pop("initContainers", None)
+    labels = {MANAGED_BY: "poolshift", RUN: run, PROBE: probe.name}
+    pods = {**labels, INSTANCE: name}
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "slotsPerWorker": slots,
+            "runPolicy": {
+                "cleanPodPolicy": "Running",  # the workers let go of their GPUs even when nobody asks any more
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": int(probe.timeout_seconds) + STARTUP_SECONDS,
+                "ttlSecondsAfterFinished": 3600,
+            },
+            "mpiReplicaSpecs": {
+                # the launcher may stand beside a worker, and no two workers on one node
+                "Launcher": {"replicas": 1, "template": {"metadata": {"labels": labels}, "spec": launcher}},
+                "Worker": {"replicas": len(nodes), "template": {"metadata": {"labels": pods}, "spec": worker}},
+            },
+        },
+    }
+
+
+def _pod(
+    probe: Probe, pool: Pool, nodes: Sequence[Node], fabric: Fabric | None, run: str, namespace: str
+) -> dict[str, Any]:
+    """The pod of an ordinary probe, without host name, script and command, which are the operator's."""
+    made = render(probe, pool=pool, nodes=nodes, fabric=fabric, run=run, namespace=namespace)
+    spec = dict(made.job["spec"]["template"]["spec"])
+    spec.pop("subdomain")
+    container = {key: value for key, value in spec["containers"][0].items() if key != "command"}
+    container["volumeMounts"] = [m for m in container["volumeMounts"] if m["name"] != "scripts"]
+    spec["volumes"] = [v for v in spec["volumes"] if v["name"] != "scripts"]
+    return {**spec, "containers": [container]}
+
+
+def _launcher(container: Mapping[str, Any], line: Sequence[str]) -> dict[str, Any]:
+    kept = {key: value for key, value in container.items() if key not in ("resources", "securityContext")}
+    return {**kept, "name": "launcher", "command": list(line)}
