@@ -86,10 +86,14 @@ class Observer:
             if item.watch.path == _PATHS[0]:
                 for uid in set(self._pods) - known:
                     self._gone(self._pods.pop(uid))
-            for raw in item.objects:
+            for raw in item.objects:  # all of them before anything is counted: halves of two states are none
                 self._see(item.watch.path, raw, gone=False)
+            for raw in item.objects if item.watch.path == _PATHS[0] and self._thread.is_alive() else ():
+                self._count_budgets(raw)
         elif isinstance(item, Changed):
             self._see(item.watch.path, item.object, gone=item.gone)
+            if item.watch.path == _PATHS[0]:
+                self._count_budgets(item.object)
 
     def _see(self, path: str, raw: Raw, *, gone: bool) -> None:
         meta = raw["metadata"]
@@ -107,7 +111,6 @@ class Observer:
                 self._pods.pop(meta["uid"], None)
             else:
                 self._pods[meta["uid"]] = raw
-            self._count_budgets(raw)
 
     def _gone(self, raw: Raw) -> None:
         self._left[_place(raw)] += 1
@@ -122,7 +125,8 @@ class Observer:
             desired = int((budget.get("status") or {}).get("desiredHealthy") or 0)
             ready = sum(_ready(p) for p in self._pods.values() if _selected(p, namespace, wanted))
             if ready < desired:
-                self._short[key] = f"{ready} ready pods, {desired} wanted"
+                who = f"{changed['metadata']['name']} at {changed['metadata']['resourceVersion']}"
+                self._short[key] = f"{ready} ready pods, {desired} wanted, after {who}"
 
 
 def _place(pod: Raw) -> str:
