@@ -179,6 +179,7 @@ def test_what_is_deployed_is_taken_strictly(healthy: Any) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("prefect")
 def test_a_plan_runs_under_the_reading_role_and_writes_nothing(healthy: Any) -> None:
     ended = healthy.run("plan", str(healthy.spec()), kubeconfig=healthy.account("poolshift-plan"))
     got, refused = used(healthy, "poolshift-plan")
@@ -240,6 +241,7 @@ def test_each_missing_rule_is_named_before_a_run_begins(healthy: Any, account: A
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("prefect")
 @pytest.mark.parametrize(
     ("account", "command", "role", "grant"),
     [
@@ -263,6 +265,7 @@ def test_a_run_without_one_of_its_rules_touches_nothing(
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("prefect")
 def test_a_revalidation_runs_under_its_role_and_needs_all_of_it(healthy: Any) -> None:
     spec = ROOT / "infra" / "examples" / "sandbox-eks-revalidate.yaml"
     ended = healthy.run("revalidate", str(spec), kubeconfig=healthy.account("poolshift-prove"))
@@ -273,6 +276,7 @@ def test_a_revalidation_runs_under_its_role_and_needs_all_of_it(healthy: Any) ->
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("prefect")
 def test_a_migration_that_loses_its_token_ends_in_words_and_is_rolled_back_under_its_role(healthy: Any) -> None:
     """The token is bound to a Secret: once that is gone, the server takes it no more (its cache: 10 s)."""
     nodes, spec, secrets = marks(healthy)["nodes"], str(healthy.spec()), "/api/v1/namespaces/poolshift/secrets"
@@ -309,6 +313,7 @@ def steps_of(here: Any) -> list[Step]:
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("prefect")
 def test_a_migration_runs_under_its_role_and_needs_all_of_it(healthy: Any) -> None:
     """The last one: it takes the source pool away."""
     ended = healthy.run("migrate", str(healthy.spec()), kubeconfig=healthy.account("poolshift"))
