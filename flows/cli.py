@@ -136,6 +136,7 @@ def plan(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     budget: Budget = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the requests in full")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show everything that a migration would do and everything that stands in its way. Writes nothing."""
@@ -145,7 +146,7 @@ def plan(
     from tasks.run import Run
 
     found = planning.survey(Run.open(_load(spec, MigrationSpec, kubeconfig, context, budget)))
-    present.plan(found, as_json=as_json)
+    present.plan(found, as_json=as_json, verbose=verbose)
     return found.exit_code
 
 
@@ -414,6 +415,7 @@ def drain(
     force: Annotated[bool, typer.Option(help="Evict pods that no controller replaces")] = False,
     dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
     take_over: Annotated[bool, typer.Option(help="Undo another drain's cordons first, if it was killed")] = False,
+    evictions_per_second: Annotated[float, typer.Option(min=0.1, help="At most so many, over all nodes")] = 500.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     as_json: AsJson = False,
@@ -437,6 +439,7 @@ def drain(
         force=force,
         dry_run=dry_run,
         take_over=take_over,
+        evictions_per_second=evictions_per_second,
     )
     found = draining.drain(_cluster(kubeconfig, context), request)
     present.drain(found, as_json=as_json, selected=pod_selector is not None)

@@ -30,6 +30,7 @@ class Request:
     force: bool = False
     dry_run: bool = False
     take_over: bool = False
+    evictions_per_second: float = 500.0
 
 
 def drain(cluster: Cluster, request: Request) -> DrainReport:
@@ -49,6 +50,7 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
         force=request.force,
         dry_run=request.dry_run,
         take_over=request.take_over,
+        evictions_per_second=request.evictions_per_second,
     )
     kube = api.connect(cluster)
     return drain_nodes(kube, _names(kube, request), options, say=say)
