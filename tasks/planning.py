@@ -16,7 +16,7 @@ from infra.model.survey import Survey
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Snapshot
 from infra.probes import catalogue
-from tasks import pools
+from tasks import outlook, pools
 from tasks.identity import pool_words
 from tasks.rules import cost, preflight, swap
 from tasks.rules.idle import idle_nodes
@@ -91,8 +91,8 @@ class Plan:
             "simulated": self.simulated,
         }
 
-    def markdown(self) -> str:
-        """The plan for a person."""
+    def markdown(self, *, folded: bool = False) -> str:
+        """The plan for a person; `folded`: of each request only its name and length."""
         import yaml
 
         mark = " (simulated)" if self.simulated else ""
@@ -114,6 +114,9 @@ class Plan:
         lines += ["", f"Validation: {self.estimate.wording()}", "", "## Requests, as migrate sends them", ""]
         for request in self.requests:
             body = yaml.safe_dump(_plain(request.body), sort_keys=False, allow_unicode=True).rstrip()
+            if folded:
+                lines.append(f"- {request.verb} {request.object} ({len(body.splitlines())} lines; -v shows them)")
+                continue
             lines += [f"### {request.verb} {request.object}", "", "```yaml", body, "```", ""]
         return "\n".join(lines)
 
@@ -142,6 +145,8 @@ def survey(run: Run) -> Plan:
     findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     findings += [*slices.findings, *_cannot_retire(spec)]
     findings += _unseen(spec.source, looked.source, len(source_nodes), {f.code for f in findings})
+    findings += outlook.busy(run, snapshot, target_nodes)
+    findings += outlook.plugins_to_come(run, looked, shape)
     findings += _no_baseline(run, looked.source, idle_nodes(snapshot, source_nodes, _devices(looked.source)))
     blocked = moves.blocked or any(f.level is Level.BLOCK for f in findings)
     return Plan(

@@ -11,6 +11,7 @@ from infra.clock import parse_time
 from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState
 from infra.model.record import RUN
 from infra.model.survey import (
+    Addon,
     Card,
     ClusterFacts,
     Lustre,
@@ -214,6 +215,17 @@ def reservation(described: Mapping[str, Any]) -> Reservation:
         platform=str(described.get("InstancePlatform", "")),
         tenancy=str(described.get("Tenancy", "")),
         specific=described.get("InstanceMatchCriteria") == "targeted",
+    )
+
+
+def addon(described: Mapping[str, Any]) -> Addon:
+    """DescribeAddon."""
+    issues = (described.get("health") or {}).get("issues") or ()
+    return Addon(
+        name=str(described.get("addonName", "")),
+        version=str(described.get("addonVersion", "")),
+        status=str(described.get("status", "")),
+        issues=tuple(f"{i.get('code', '')}: {i.get('message', '')}" for i in issues),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from infra.aws import network, read
 from infra.errors import BadSpec, CloudError, Conflict, Forbidden, NoCapacity, NotFound, Unreachable
 from infra.model.spec import EksTarget
-from infra.model.survey import Lustre, Machine, Part, Quota, Reservation, SecurityGroup, Subnet, Survey
+from infra.model.survey import Addon, Lustre, Machine, Part, Quota, Reservation, SecurityGroup, Subnet, Survey
 
 if TYPE_CHECKING:
     from infra.aws.pools import EksPools
@@ -49,6 +49,7 @@ def survey(pools: EksPools, source: Any, target: Any, run: str) -> Survey:
         placement_strategy=reader.part(Part.PLACEMENT, reader.placement) if target.placement_group else None,
         quota=None if target.reservation else reader.part(Part.QUOTA, lambda: reader.quota(machine)),
         lustre=reader.part(Part.LUSTRE, lambda: reader.lustre(groups)) if target.lustre else None,
+        addons=reader.part(Part.ADDONS, reader.addons),
         layout_problem=layout_problem(machine),
         source_role=role,
         role_shared_with=shared,
@@ -111,6 +112,16 @@ class _Reader:
             },
         )
         return tuple(sorted(offer["Location"] for offer in offers))
+
+    def addons(self) -> tuple[Addon, ...]:
+        """What EKS manages in the cluster. Add-ons that were installed by hand are none of its."""
+        cluster, body = f"cluster {self.target.cluster}", {"clusterName": self.target.cluster}
+        names = list(self.aws.pages("eks.list_addons", f"add-ons of {cluster}", "addons", body))
+        found = [
+            self.aws.call("eks.describe_addon", f"add-on {name} of {cluster}", {**body, "addonName": name})["addon"]
+            for name in sorted(names)
+        ]
+        return tuple(read.addon(described) for described in found)
 
     def subnet(self) -> Subnet:
         return self._subnet(self.target.subnet)

@@ -10,7 +10,7 @@ from typing import Any
 from infra.clock import parse_time
 from infra.fabrics import fabric_of
 from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState
-from infra.model.survey import ClusterFacts, Lustre, Machine, Quota, RdmaNetwork, Reservation
+from infra.model.survey import ClusterFacts, Lustre, Machine, Quota, Ranges, RdmaNetwork, Reservation
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
 GPU = "nvidia.com/gpu"
@@ -46,6 +46,7 @@ _WORDS = (
     ("not all instances running in igm", IssueClass.CAPACITY),
     ("failed to register", IssueClass.JOIN),
 )
+MAX_PODS = 110  # of a node, GKE's default
 
 
 def pool_state(status: str) -> PoolState:
@@ -153,6 +154,9 @@ def cluster(described: Mapping[str, Any]) -> ClusterFacts:
         lustre_driver=bool((addons.get("lustre_csi_driver_config") or {}).get("enabled")),
         autopilot=bool((described.get("autopilot") or {}).get("enabled")),
         release_channel=_channel(described),
+        subnetwork=str(network.get("subnetwork", "")),
+        pod_range=str((described.get("ip_allocation_policy") or {}).get("cluster_secondary_range_name", "")),
+        max_pods=int((described.get("default_max_pods_constraint") or {}).get("max_pods_per_node") or 0),
     )
 
 
@@ -226,6 +230,23 @@ def rdma_network(name: str, described: Mapping[str, Any]) -> RdmaNetwork:
     profile = _tail(described.get("networkProfile", ""))
     zone = profile.partition("-vpc-roce")[0] if "-vpc-roce" in profile else ""
     return RdmaNetwork(name=name, zone=zone)
+
+
+def ranges(cluster: ClusterFacts, described: Mapping[str, Any]) -> Ranges | None:
+    """A subnetwork with its utilization: its primary range has no name. None where either range is not told."""
+    told = (described.get("utilizationDetails") or {}).get("ipv4Utilizations") or ()
+    free = {str(r.get("rangeName", "")): int(r["totalFreeIp"]) for r in told if "totalFreeIp" in r}
+    if "" not in free or cluster.pod_range not in free:
+        return None
+    # GKE: the smallest block that holds twice the pods of a node, so that no address is used again at once
+    block = 1 << (2 * (cluster.max_pods or MAX_PODS) - 1).bit_length()
+    return Ranges(
+        subnetwork=_tail(cluster.subnetwork),
+        pod_range=cluster.pod_range,
+        nodes_free=free[""],
+        pods_free=free[cluster.pod_range],
+        pods_per_node=block,
+    )
 
 
 def quota(described: Mapping[str, Any], metric: str) -> Quota | None:

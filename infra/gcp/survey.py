@@ -10,7 +10,7 @@ from infra.errors import CloudError, Conflict, Forbidden, NoCapacity, NotFound, 
 from infra.gcp import read
 from infra.gcp.api import COMPUTE, LUSTRE
 from infra.model.spec import GkeTarget
-from infra.model.survey import Lustre, Machine, Part, Quota, RdmaNetwork, Reservation, Survey
+from infra.model.survey import ClusterFacts, Lustre, Machine, Part, Quota, Ranges, RdmaNetwork, Reservation, Survey
 
 if TYPE_CHECKING:
     from infra.gcp.pools import GkePools
@@ -51,6 +51,7 @@ def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
         reservation_known=known,
         quota=None if target.reservation else reader.part(Part.QUOTA, lambda: reader.quota(machine)),
         networks=reader.part(Part.NETWORK, reader.networks) if named else None,
+        ranges=reader.part(Part.ADDRESSES, lambda: reader.ranges(cluster)),
         lustre=reader.part(Part.LUSTRE, reader.lustre) if target.lustre else None,
         unread=unread,
     )
@@ -113,6 +114,17 @@ class _Reader:
         if found is None:
             what = metric or f"the GPUs of {self.target.machine_type}"
             raise NotFound(f"quota for {what}", f"region {region} lists none", remedy="check it in the console")
+        return found
+
+    def ranges(self, cluster: ClusterFacts) -> Ranges:
+        """Free addresses for nodes and for their pods."""
+        what = f"subnetwork {cluster.subnetwork or 'of the cluster'}"
+        if not cluster.subnetwork or not cluster.pod_range:
+            raise NotFound(what, "the cluster names no subnetwork with a range for pods", remedy="check it by hand")
+        url = f"{COMPUTE}/{cluster.subnetwork}?views=WITH_UTILIZATION"
+        found = read.ranges(cluster, self.gcp.get(url, what, "compute.subnetworks.get"))
+        if found is None:
+            raise NotFound(what, "Compute Engine does not say how much of its ranges is free")
         return found
 
     def networks(self) -> tuple[RdmaNetwork, ...]:

@@ -42,6 +42,11 @@ def survey(kube: Kube, nodes: Sequence[Wire]) -> PluginView:
     )
 
 
+def daemonsets(kube: Kube) -> list[DaemonSet]:
+    """The known plugins' DaemonSets of the cluster."""
+    return [daemonset(raw) for raw in kube.list("/apis/apps/v1/daemonsets") if _known(raw)]
+
+
 def is_component(pod: Wire) -> bool:
     """Does this pod belong to the machinery of its node? Told by its owner, its name and image, or its namespace."""
     meta = pod["metadata"]

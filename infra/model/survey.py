@@ -30,6 +30,8 @@ class Part(StrEnum):
     QUOTA = "quota"
     LUSTRE = "Lustre file system"
     NETWORK = "RDMA networks"
+    ADDRESSES = "free addresses"
+    ADDONS = "add-ons"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +155,9 @@ class ClusterFacts:
     autopilot: bool = False
     release_channel: str = ""
     busy_with: str = ""
+    subnetwork: str = ""  # GKE: projects/P/regions/R/subnetworks/S
+    pod_range: str = ""  # GKE: name of the secondary range that pods get their addresses from
+    max_pods: int = 0  # GKE: of a node, where a pool does not say otherwise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +166,27 @@ class RdmaNetwork:
 
     name: str
     zone: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranges:
+    """Free addresses of a GKE cluster's subnetwork. `pods_per_node` is the block that each node takes for its pods."""
+
+    subnetwork: str
+    pod_range: str
+    nodes_free: int
+    pods_free: int
+    pods_per_node: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Addon:
+    """An EKS add-on: its status is EKS' own word, `issues` what its health says."""
+
+    name: str
+    version: str
+    status: str
+    issues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +209,8 @@ class Survey:
     quota: Quota | None = None
     lustre: Lustre | None = None
     networks: tuple[RdmaNetwork, ...] | None = None
+    ranges: Ranges | None = None
+    addons: tuple[Addon, ...] | None = None
     layout_problem: str = ""  # why no legal layout of RDMA interfaces is known for the machine type
     source_role: str = ""
     role_shared_with: tuple[str, ...] = ()  # other pools of the cluster that use the source's node role

@@ -12,6 +12,7 @@ from infra.model.spec import MigrationSpec, Strategy
 from infra.model.survey import Survey
 from infra.model.verdict import Finding, Level
 from tasks.rules import preflight_capacity as capacity
+from tasks.rules import preflight_fabric as fabric
 from tasks.rules import preflight_network as network
 from tasks.rules import preflight_pools as pools
 from tasks.rules import preflight_storage as storage
@@ -73,5 +74,8 @@ CHECKS: tuple[Check, ...] = (
     network.check_security_groups,
     network.check_cluster_features,
     network.check_networks,
+    fabric.check_nearness,
+    fabric.check_addresses,
+    fabric.check_addons,
     storage.check_lustre,
 )

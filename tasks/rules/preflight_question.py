@@ -10,7 +10,8 @@ from infra.model.spec import EksTarget, ExternalPool, GkeTarget, MigrationSpec
 from infra.model.survey import Part, Survey
 from infra.model.verdict import Finding, Level
 
-_SOFT = {Part.QUOTA, Part.OFFERED}  # the cloud itself refuses these without harm: a warning is enough
+# The cloud itself refuses these without harm, or they only explain: a warning is enough.
+_SOFT = {Part.QUOTA, Part.OFFERED, Part.ADDRESSES, Part.ADDONS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -205,6 +205,12 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+def device_resources(node: Node) -> set[str]:
+    """Names of what known plugins and DRA drivers make visible on the node."""
+    prefixes = tuple(name for plugin in KNOWN_PLUGINS for name in plugin.resources)
+    return {name for name in {*node.allocatable, *node.capacity} if name.startswith(prefixes)}
+
+
 def needed(expected: Expectation) -> tuple[Plugin, ...]:
     """The known plugins without which this machine type's devices do not show."""
     return tuple(p for p in KNOWN_PLUGINS if _needs(p, expected))

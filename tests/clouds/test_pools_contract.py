@@ -259,7 +259,10 @@ def test_the_scenario_shared_by_both_pools_has_no_blocking_finding(world, cloud)
 
     findings = steps.preflight(w.pools, spec, "run-1", w.clock.now())
 
-    assert [(f.level, f.code) for f in findings] == [("info", "source-autoscaled")]
+    near = {"eks": ("warn", "fabric-nearness-unknown"), "gke": ("info", "fabric-nearness")}[cloud]
+    others = {("info", "addons")} if cloud == "eks" else set()
+    assert {(f.level, f.code) for f in findings} == {("info", "source-autoscaled"), near, *others}
+    assert w.pools.survey(w.source, w.target, "run-1").unread == {}
 
 
 def test_a_source_that_does_not_exist_is_named(world, cloud):

@@ -11,11 +11,13 @@ import pytest
 from infra.model.pools import Pool, PoolState
 from infra.model.spec import ExternalPool, MigrationSpec, Strategy
 from infra.model.survey import (
+    Addon,
     ClusterFacts,
     Lustre,
     Machine,
     Part,
     Quota,
+    Ranges,
     RdmaNetwork,
     Reservation,
     SecurityGroup,
@@ -77,6 +79,7 @@ def eks_survey() -> Survey:
         lustre=Lustre(
             name="fs-1", state="AVAILABLE", usable=True, zone="us-east-2a", network="vpc-1", rdma=True, open_ports=True
         ),
+        addons=(),
         source_role="arn:aws:iam::123456789012:role/train-nodes",
     )
 
@@ -120,6 +123,7 @@ def gke_survey() -> Survey:
             zone="europe-west4-b",
             network="projects/p/global/networks/train-vpc",
         ),
+        ranges=Ranges(subnetwork="nodes", pod_range="pods", nodes_free=9, pods_free=4096, pods_per_node=256),
     )
 
 
@@ -241,6 +245,21 @@ REFUSALS = [
         "eks",
         put(source_role="arn:aws:iam::123456789012:role/other", role_shared_with=("cpu",)),
         {},
+    ),
+    ("gke", change("ranges", nodes_free=1), {"addresses": BLOCK}),
+    ("gke", change("ranges", pods_free=511), {"pod-addresses": BLOCK}),
+    ("gke", put(ranges=None), {"unread-addresses": WARN}),
+    ("eks", put(addons=None), {"unread-addons": WARN}),
+    ("eks", put(addons=(Addon(name="vpc-cni", version="v1", status="ACTIVE"),)), {"addons": INFO}),
+    (
+        "eks",
+        put(addons=(Addon(name="vpc-cni", version="v1", status="DEGRADED", issues=("AccessDenied: x",)),)),
+        {"addon-not-active": BLOCK, "addons": INFO},
+    ),
+    (
+        "eks",
+        put(addons=(Addon(name="coredns", version="v1", status="DEGRADED"),)),
+        {"addon-not-active": WARN, "addons": INFO},
     ),
 ]
 
@@ -377,3 +396,31 @@ def test_an_external_target_must_be_there():
 )
 def test_a_gke_version_is_read_or_not_understood(text, expected):
     assert gke_version(text) == expected
+
+
+EFA = {"vpc.amazonaws.com/efa": 16}
+
+
+@pytest.mark.parametrize(
+    ("cloud", "reserved", "target", "expected"),
+    [
+        ("eks", {}, {}, ("fabric-nearness-unknown", WARN)),
+        ("eks", {"placement_group": "pg"}, {"placement_group": "pg"}, ("fabric-nearness", INFO)),
+        ("gke", {}, {}, ("fabric-nearness", INFO)),
+        ("gke", {"dense": False}, {}, ("fabric-nearness-unknown", WARN)),
+        ("gke", {"dense": False}, {"placement_policy": "near"}, ("fabric-nearness", INFO)),
+    ],
+)
+def test_the_plan_says_what_keeps_the_nodes_near_each_other_or_that_nothing_does(
+    codes, cloud, reserved, target, expected
+):
+    survey = change("reservation", **reserved)(change("machine", rdma=EFA)(SURVEYS[cloud]()))
+    found = codes(cloud, replace(survey, placement_strategy="cluster"), **target)
+
+    assert {c: level for c, level in found.items() if c.startswith("fabric")} == dict([expected])
+
+
+def test_one_node_or_one_without_rdma_needs_nothing_near(codes):
+    survey = change("machine", rdma=EFA)(eks_survey())
+
+    assert codes("eks", survey, nodes=1) == {}

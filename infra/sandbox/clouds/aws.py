@@ -228,9 +228,9 @@ class SimulatedAws:
         self._put(AutoScalingResponse, "terminate_instance_in_auto_scaling_group", self._result(answers.terminate))
         self._put(FSxResponse, "describe_file_systems", self._json(answers.file_systems))
         self._put(ServiceQuotasResponse, "get_service_quota", self._json(answers.quota))
-        path = "{0}/clusters/(?P<name>[^/]+)/updates/(?P<updateId>[^/]+)$"
-        if path not in urls.url_paths:
-            urls.url_paths[path] = urls.response.dispatch  # stays: without our method it answers 404 as before
+        for path in ("updates/(?P<updateId>[^/]+)$", "addons$", "addons/(?P<addonName>[^/]+)$"):
+            # stays: without our method it answers 404 as before
+            urls.url_paths.setdefault("{0}/clusters/(?P<name>[^/]+)/" + path, urls.response.dispatch)
 
     def _put(self, owner: type, name: str, method: Callable[[Any], Any]) -> None:
         before = owner.__dict__.get(name)

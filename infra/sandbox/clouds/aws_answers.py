@@ -16,6 +16,7 @@ from infra.sandbox.clouds.scaling import Refusal
 if TYPE_CHECKING:
     from infra.sandbox.clouds.aws import SimulatedAws
 
+ADDONS = {"vpc-cni": "v1.20.4-eksbuild.2", "kube-proxy": "v1.34.1-eksbuild.2", "coredns": "v1.12.4-eksbuild.1"}
 QUOTAS = {
     "L-417A185B": ("Running On-Demand P instances", 1536.0 * 4),
     "L-DB2E81BA": ("Running On-Demand G and VT instances", 768.0),
@@ -53,6 +54,20 @@ def _update(aws: SimulatedAws, response: Any) -> Any:
 
 def _describe_update(aws: SimulatedAws, response: Any) -> Any:
     return {"update": aws.groups.describe_update(response._get_param("updateId"))}
+
+
+def _list_addons(aws: SimulatedAws, response: Any) -> Any:
+    _cluster_known(aws, response)
+    return {"addons": sorted(ADDONS)}
+
+
+def _describe_addon(aws: SimulatedAws, response: Any) -> Any:
+    _cluster_known(aws, response)
+    name = response._get_param("addonName")
+    if name not in ADDONS:
+        raise Refusal("ResourceNotFoundException", f"No addon: {name} found in cluster: {aws.config.place.cluster}")
+    health: dict[str, Any] = {"issues": []}
+    return {"addon": {"addonName": name, "addonVersion": ADDONS[name], "status": "ACTIVE", "health": health}}
 
 
 def _tag(aws: SimulatedAws, response: Any) -> None:
@@ -182,6 +197,8 @@ EKS: dict[str, Callable[[SimulatedAws, Any], Any]] = {
     "describe_update": _describe_update,
     "tag_resource": _tag,
     "untag_resource": _untag,
+    "list_addons": _list_addons,
+    "describe_addon": _describe_addon,
 }
 EC2: dict[str, Callable[[SimulatedAws, Any], Any]] = {
     "describe_capacity_reservations": _reservations,

@@ -57,6 +57,7 @@ class SimulatedGce:
             f"{compute}/regions/{place.region}": self._region,
             f"{compute}/global/networks/{names.GKE_GVNIC_NETWORK}": lambda: {"name": names.GKE_GVNIC_NETWORK},
             f"{compute}/global/networks/{names.GKE_RDMA_NETWORK}": self._rdma_network,
+            f"{compute}/regions/{place.region}/subnetworks/{names.GKE_SUBNETWORK}": self._subnetwork,
         }
         for zone in (place.zone, place.other_zone):
             known[f"{compute}/zones/{zone}/machineTypes/{place.machine_type}"] = lambda: {"name": place.machine_type}
@@ -92,6 +93,22 @@ class SimulatedGce:
         return {
             "name": self.config.place.region,
             "quotas": [{"metric": "NVIDIA_H200_GPUS", "limit": 256.0, "usage": 8.0 * len(self.config.source_nodes)}],
+        }
+
+    def _subnetwork(self) -> dict[str, Any]:
+        used = len(self.config.source_nodes) + 20
+        return {
+            "name": names.GKE_SUBNETWORK,
+            "utilizationDetails": {
+                "ipv4Utilizations": [
+                    {"totalAllocatedIp": str(used), "totalFreeIp": str(4092 - used)},
+                    {
+                        "rangeName": names.GKE_POD_RANGE,
+                        "totalAllocatedIp": str(used * 256),
+                        "totalFreeIp": str(65536 - used * 256),
+                    },
+                ]
+            },
         }
 
     def _rdma_network(self) -> dict[str, Any]:

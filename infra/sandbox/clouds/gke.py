@@ -78,7 +78,10 @@ class NodePools:
                     "network": f"projects/{place.project}/global/networks/{names.GKE_NETWORK}",
                     "enable_multi_networking": True,
                     "datapath_provider": "ADVANCED_DATAPATH",
+                    "subnetwork": f"projects/{place.project}/regions/{place.region}/subnetworks/{names.GKE_SUBNETWORK}",
                 },
+                "ip_allocation_policy": {"use_ip_aliases": True, "cluster_secondary_range_name": names.GKE_POD_RANGE},
+                "default_max_pods_constraint": {"max_pods_per_node": 110},
                 "addons_config": {"lustre_csi_driver_config": {"enabled": True}},
                 "self_link": f"{self.self_link()}/v1/{self.parent}",
             }

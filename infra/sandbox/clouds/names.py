@@ -18,6 +18,8 @@ SOURCE_TEMPLATE = "gpu-old-template"
 
 GKE_RESERVATION = "train-h200"
 GKE_NETWORK = "train-vpc"
+GKE_SUBNETWORK = "train-nodes"
+GKE_POD_RANGE = "train-pods"
 GKE_GVNIC_NETWORK = "train-gvnic"
 GKE_RDMA_NETWORK = "train-rdma"
 GKE_LUSTRE = "train-lustre"

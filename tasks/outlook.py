@@ -1,0 +1,48 @@
+"""What a plan can say of a target before anything is made: is it free, and will its plugins come to its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infra.kube import plugins
+from infra.model.cluster import Node, Taint
+from infra.model.pools import Pool, PoolState
+from infra.model.record import UNPROVEN_TAINT, Step, StepState
+from infra.model.spec import ExternalPool
+from infra.model.survey import Survey
+from infra.model.verdict import Finding
+from infra.model.workload import Snapshot
+from tasks.identity import pool_words
+from tasks.readiness import expectation
+from tasks.rules import forecast, occupied
+from tasks.rules.placement import TargetShape
+from tasks.run import Run
+
+
+def busy(run: Run, snapshot: Snapshot, nodes: Sequence[Node]) -> list[Finding]:
+    """A pool that exists is measured as a whole, so before its gate nothing may hold its devices."""
+    proven = run.step(Step.GATE)
+    moving = run.step(Step.MIGRATE) is not None  # then what runs there is what was moved
+    if not nodes or moving or (proven is not None and proven.state is StepState.DONE):
+        return []
+    return occupied.judge(snapshot, nodes, pool_words(run.spec.target))
+
+
+def plugins_to_come(run: Run, looked: Survey, shape: TargetShape | None) -> list[Finding]:
+    """Would the plugins run on nodes of the target? Asked before there are any, so that nothing is made in vain."""
+    target = run.spec.target
+    if isinstance(target, ExternalPool) or looked.existing is not None or shape is None or looked.machine is None:
+        return []
+    taints = (*shape.taints, Taint(key=UNPROVEN_TAINT, value=run.name, effect="NoSchedule"))
+    labels = {"kubernetes.io/os": "linux", **shape.labels}
+    node = Node(name=f"a node of {target.name}", uid="", labels=labels, taints=taints)
+    pool = Pool(
+        kind=target.kind,
+        name=target.name,
+        identity="",
+        state=PoolState.CREATING,
+        machine_type=target.machine_type,
+        nodes=target.nodes,
+        rdma=dict(looked.machine.rdma),
+    )
+    return list(forecast.excluded(plugins.daemonsets(run.kube), node, expectation(pool)))
