@@ -25,11 +25,12 @@ from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, unfence
 from tasks.move_report import MoveReport, WaveReport, pod_end_dict
-from tasks.moving import move, sentence_of
+from tasks.moving import move
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
 from tasks.rules.placement import TargetShape
+from tasks.rules.sentences import sentence_of
 from tasks.rules.waves import MovePlan, plan_move
 
 __all__ = [

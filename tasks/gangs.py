@@ -14,7 +14,7 @@ from typing import Any
 from infra.clock import Clock, parse_time, rfc3339
 from infra.errors import Conflict, PoolshiftError
 from infra.kube import switches
-from infra.kube.api import Kube
+from infra.kube.api import ApiError, Kube
 from infra.kube.view import View
 from infra.model.gangs import SURGE_KIND, GangKind, Means, row_of
 from infra.model.spec import Drain, MoveMode, WorkloadRule
@@ -171,7 +171,7 @@ class Mover:
             raw = self._read(row, namespace, name, workload)
             home = rehome_patch(row, raw, self.target) if rule.rehome and self.target else None
             self.say(f"{workload}: starting again on the target{', with its template changed' if home else ''}")
-            raw = self._write(row, raw, noted, _joined(_start(row, noted), home))
+            raw = self._start_again(row, raw, noted, home)
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
         yield from self.wait_for(
@@ -180,6 +180,21 @@ class Mover:
         noted.update(running=self._now())
         switches.forget(self.kube, row, raw)
         self.say(f"{workload}: all {noted['ranks']} ranks run on the target")
+
+    def _start_again(
+        self, row: GangKind, raw: dict[str, Any], noted: Mapping[str, Any], home: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Switched on, with the changed template in the same request."""
+        patch = _joined(_start(row, noted), home)
+        try:
+            return self._write(row, raw, noted, patch)
+        except ApiError as error:
+            if home is None or error.status is None or error.status.code != 422:
+                raise
+            # Before 1.36 a Job's template may be changed only while it has no start time; Kueue takes it off as well.
+            meta = raw["metadata"]
+            switches.forget_start(self.kube, row, raw)
+            return self._write(row, self._read(row, meta["namespace"], meta["name"], str(meta["name"])), noted, patch)
 
     def _read(self, row: GangKind, namespace: str, name: str, workload: str) -> dict[str, Any]:
         raw = switches.read(self.kube, row, namespace, name)

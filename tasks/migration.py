@@ -27,10 +27,10 @@ from tasks.board import Board
 from tasks.facts import csi_of, evidence_in, gate_dict, keep, noted, say_forced, source_of, target_of, verdicts_in
 from tasks.identity import pool_identity, pool_words
 from tasks.move_report import MoveReport, told_as_one
-from tasks.moving import allowed_by
 from tasks.rules import gate as gates
 from tasks.rules.forcing import forced_pods
 from tasks.rules.outcome import End
+from tasks.rules.sentences import allowed_by
 from tasks.rules.wording import and_more, gate_words, plural, span
 from tasks.run import Done, Run, reopen
 
@@ -84,6 +84,8 @@ def provision(run: Run) -> Done:
         (_SOURCE_PRIOR, run.source, run.spec.source),
         (_TARGET_PRIOR, run.target, run.spec.target),
     ):
+        if note == _SOURCE_PRIOR and swap.laid_out(run) is not None:
+            continue  # done before the first slice; EKS may show the old size for a while, and must not be told it again
         found = cloud.find(part)
         # A target of somebody else's is refused by the creation below, and must not be changed before that.
         if found is not None and (note == _SOURCE_PRIOR or found.ours == run.name):

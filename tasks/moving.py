@@ -23,59 +23,22 @@ from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, mend, unfence
 from tasks.gangs import GangEnd, Mover, Work, restore, unfinished
 from tasks.move_report import MoveReport, WaveReport
-from tasks.rules.decision import Act, Allowed, Context, Decision
+from tasks.rules.decision import Context
 from tasks.rules.drain import decide, drains_last, surging
 from tasks.rules.fencing import prior_of
 from tasks.rules.gangs import find_gangs, judge_gang, pinned
 from tasks.rules.outcome import End, Fate, Limits, Progress, Sentence, node_end, worst_end
 from tasks.rules.placement import shape_of
 from tasks.rules.replicas import first_replicas
+from tasks.rules.sentences import LEAVES, STAYS, allowed_by, judge_with, sentence_of
 from tasks.rules.settling import Health, health, unsettled
 from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
 from tasks.rules.wording import and_more
 from tasks.steering import FREE, Stand, Steer
 from tasks.surge import surge
 
-_STAYS, _LEAVES = Sentence(fate=Fate.STAY), Sentence(fate=Fate.LEAVE)
 _WAVE = "wave"  # note in the run record
 _LOOK = timedelta(seconds=5)  # between two looks at replacements or at a window, on the run's clock
-
-
-def allowed_by(drain: Drain) -> Allowed:
-    """The spec's opt-ins as the rules read them."""
-    force = drain.force
-    return Allowed(
-        bare_pods=force.bare_pods,
-        empty_dir=force.empty_dir,
-        do_not_disrupt=force.do_not_disrupt,
-        surge=drain.surge,
-    )
-
-
-def judge_with(
-    context: Context, held: Mapping[str, Sentence] | None = None, *, past_budgets: bool = False
-) -> Callable[[Pod], Sentence]:
-    """The engine's question for a pod as it is now.
-
-    A budget that is closed for now is the engine's own business. One that never opens holds its pods at once, unless
-    the spec opens a way past budgets (`past_budgets`).
-    """
-
-    def sentence(pod: Pod) -> Sentence:
-        if held and pod.uid in held:
-            return held[pod.uid]
-        return sentence_of(decide(pod, context), past_budgets=past_budgets)
-
-    return sentence
-
-
-def sentence_of(decisions: tuple[Decision, ...], *, past_budgets: bool = False) -> Sentence:
-    """The rules' answers as the engine needs them."""
-    kept = [d for d in decisions if not (past_budgets and d.code in ("pdb-never", "pdb-unhealthy-pods"))]
-    block = next((d for d in kept if d.act is Act.BLOCK), None)
-    if block is not None:
-        return Sentence(fate=Fate.HELD, code=block.code, reason=block.reason, remedy=block.remedy)
-    return _STAYS if any(d.act is Act.SKIP for d in kept) else _LEAVES
 
 
 @dataclass(kw_only=True)
@@ -250,7 +213,7 @@ class _Move:
         limit = min(self.drain.pod_deadline, self.drain.waves.settle * 5)
         self.evictor.empty(
             {p.node for p in chosen.values()},
-            lambda pod: judge(pod) if pod.uid in chosen else _STAYS,
+            lambda pod: judge(pod) if pod.uid in chosen else STAYS,
             Limits(pod=limit, wave=limit, until=self.until),
             cancelled=lambda: bool(self.steer.ended()),
         )
@@ -318,7 +281,7 @@ class _Move:
         roots = {
             (root.namespace, root.name)
             for pod in now.on(nodes)
-            if sentence_of(decide(pod, context)) is _LEAVES and surging(pod, context)
+            if sentence_of(decide(pod, context)) is LEAVES and surging(pod, context)
             if not pod.finished and not pod.terminating and (root := now.root(pod.owner)) is not None
         }
         mover = self.mover()
@@ -449,10 +412,10 @@ def move(
         try:
             work.all_waves()
         except BaseException:
-            _restore(kube, run, work, say, gangs=True)
+            _restore(kube, run, work, say)
             raise
         if work.reason:
-            restored = _restore(kube, run, work, say, gangs=bool(steer.ended()))
+            restored = _restore(kube, run, work, say)
     end = worst_end(work.ends.values())
     if not source:
         end, work.reason = End.UNKNOWN, "no source node was named, so nothing can be said to be empty"
@@ -470,8 +433,8 @@ def move(
     )
 
 
-def _restore(kube: Kube, run: str, work: _Move, say: Callable[[str], None], *, gangs: bool) -> tuple[str, ...]:
-    """Put back the source nodes that are not proven empty, and with `gangs` start those that we have stopped.
+def _restore(kube: Kube, run: str, work: _Move, say: Callable[[str], None]) -> tuple[str, ...]:
+    """Put back the source nodes that are not proven empty, and start gangs that we have stopped and not started.
 
     An error here must not hide the first one. Nothing is put back under the hands of a process that has taken over.
     """
@@ -480,7 +443,7 @@ def _restore(kube: Kube, run: str, work: _Move, say: Callable[[str], None], *, g
     names = [n for n in work.source if work.ends.get(n) is not End.DRAINED]
     try:
         restored = unfence(kube, run, names)
-        if gangs and (again := restore(kube, run, started=False)):
+        if again := restore(kube, run, started=False):
             say(f"as they were before: {', '.join(again)}")
     except PoolshiftError as error:
         say(f"could not put all nodes back: {error.wording()}")

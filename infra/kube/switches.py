@@ -55,6 +55,13 @@ def forget(kube: Kube, row: GangKind, raw: Mapping[str, Any], patch: Raw | None 
         return
 
 
+def forget_start(kube: Kube, row: GangKind, raw: Mapping[str, Any]) -> None:
+    """Take the start time off a suspended workload's status. It is set again when it starts."""
+    meta = raw["metadata"]
+    path = f"{row.path(meta['namespace'], meta['name'])}/status"
+    kube.request("PATCH", path, body={"status": {"startTime": None}}, content_type=MERGE_PATCH, retry=True)
+
+
 def annotate(kube: Kube, row: GangKind, namespace: str, name: str, key: str, value: str) -> None:
     """Set one annotation of the workload."""
     body = {"metadata": {"annotations": {key: value}}}
