@@ -74,6 +74,11 @@ REPORTS = (
         ERROR_COLUMN,
         {"rows": 2, "wrong": None, "corruption": False, "verdict": "undetermined", "oob_status": "OK"},
     ),
+    Report(
+        "rows-alone-with-an-operator-but-no-root",
+        "   268435456      67108864     float     sum   122131    2.20    4.33  2e-06   122165    2.20    4.34  2e-06\n",
+        {"rows": 1, "torn_rows": 0, "peak_busbw": 4.33, "peak_busbw_in_place": 4.34, "redop": "sum"},
+    ),
     Report("wrong-without-mark", TABLE.replace("#wrong", "wrong"), {"rows": 2, "wrong": 0, "peak_busbw": 37.92}),
     # NCCL's lines
     Report(
