@@ -85,7 +85,7 @@ def provision(run: Run) -> Done:
         (_TARGET_PRIOR, run.target, run.spec.target),
     ):
         if note == _SOURCE_PRIOR and swap.laid_out(run) is not None:
-            continue  # done before the first slice; EKS may show the old size for a while, and must not be told it again
+            continue  # done before the first slice: EKS may show the old size for a while, and must not hear it again
         found = cloud.find(part)
         # A target of somebody else's is refused by the creation below, and must not be changed before that.
         if found is not None and (note == _SOURCE_PRIOR or found.ours == run.name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from infra import connect
+from infra.errors import NoCapacity
 from infra.kube import read
 from infra.model.pools import Pool
 from infra.model.verdict import Level
@@ -26,8 +27,7 @@ def take_back(run: Run) -> list[str]:
     Returns what was done, and what could not be. Nothing for a run that is no swap, or has given nothing up.
 
     Raises:
-        NoCapacity: the reservation does not have the machines back in time.
-        CloudError, Unmeasured: as `tasks.machines`.
+        CloudError, NoCapacity, Unmeasured: as `tasks.machines.await_gone` and `await_nodes`.
 
     """
     whole = swap.laid_out(run)
@@ -40,8 +40,7 @@ def take_back(run: Run) -> list[str]:
         return []
     done = _empty_target(run, missing)
     reach("rollback:given")
-    reserved = connect.slices(run.target).reservation(run.spec.target)
-    room = missing if reserved is None else min(missing, reserved.free)
+    room = _room(run, missing)
     if room:
         source.grow(run.spec.source, wanted - missing + room)
         reach("rollback:growing")
@@ -53,6 +52,18 @@ def take_back(run: Run) -> list[str]:
             f"reservation still in use; empty nodes of {pool_words(run.spec.target)} and grow it by hand"
         )
     return done
+
+
+def _room(run: Run, missing: int) -> int:
+    """How many machines the source can have again. Those that end just now are waited for; others' are not ours."""
+    cloud = connect.slices(run.target)
+    held = sum(not i.going for i in cloud.instances(run.spec.target).values())
+    try:
+        machines.await_room(run, max(0, missing - held), "the rollback")
+    except NoCapacity as short:
+        run.say(short.wording())
+    reserved = cloud.reservation(run.spec.target)
+    return missing if reserved is None else min(missing, reserved.free)
 
 
 def _empty_target(run: Run, missing: int) -> list[str]:
@@ -68,8 +79,6 @@ def _empty_target(run: Run, missing: int) -> list[str]:
     if given:
         connect.slices(run.target).give_up(run.spec.target, [machine for _, machine in given.values()])
         machines.await_gone(run, run.target, run.spec.target, given)
-    if reserved is not None and given:
-        machines.await_room(run, min(missing, reserved.free + len(given)), "the rollback")
     return [f"{pool_words(run.spec.target)}: {plural(len(given), 'empty machine')} given up"] if given else []
 
 
