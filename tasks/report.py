@@ -62,7 +62,7 @@ def render(
 
     words = stopped.wording() if stopped else ""
     told = story.tell(record.name, record.steps, when=when, simulated=simulated, stopped=words)
-    model = {**_shallow(told), "pictures": _pictures(record, simulated)}
+    model = {**_shallow(told), "pictures": _pictures(record, simulated), "kinds": story.kinds(told.findings)}
     environment = Environment(
         loader=PackageLoader("tasks", "templates"), autoescape=select_autoescape(enabled_extensions=("html.j2",))
     )

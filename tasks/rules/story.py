@@ -103,6 +103,32 @@ def step_seconds(found: Sequence[Evidence]) -> list[float]:
     return [s for item in found if item.probe == "train-step" for s in Steps.from_dict(item.reading).seconds]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Findings of one code: how many, the first few, and the earliest time since when any of them stands."""
+
+    first: Finding
+    count: int
+    examples: tuple[Finding, ...]
+    since: str
+
+
+def kinds(findings: Sequence[Finding], examples: int = 3) -> list[Kind]:
+    """Findings by level and code, in the order of their first: forty pods behind one budget are one kind."""
+    groups: dict[tuple[Level, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.level, finding.code), []).append(finding)
+    return [
+        Kind(
+            first=group[0],
+            count=len(group),
+            examples=tuple(group[:examples]),
+            since=min((f.since for f in group if f.since), default=""),
+        )
+        for group in groups.values()
+    ]
+
+
 def facts(records: Records) -> dict[str, str]:
     """Single sentences for the terminal: what stopped it, what moved, before and after. Absent ones are left out."""
     found: dict[str, str] = {}
@@ -289,7 +315,7 @@ def _tables(records: Records) -> Iterable[Table]:
                     side,
                     str(len(e.nodes)),
                     e.measured,
-                    ", ".join(f"{k} {v}" for k, v in sorted(e.versions.items())),
+                    ", ".join(f"{k} {_short(v)}" for k, v in sorted(e.versions.items())),
                     f"{e.gpu_minutes:.1f}",
                     e.id[:12],
                 )
@@ -304,3 +330,9 @@ def _took(record: StepRecord) -> str:
         return span(datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started))
     except ValueError:
         return ""
+
+
+def _short(version: str) -> str:
+    """A digest as a person compares it: its first twelve digits; the whole one is in the data."""
+    name, found, digest = version.rpartition("sha256:")
+    return f"{name}{found}{digest[:12]}" if found else version
