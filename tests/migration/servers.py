@@ -34,9 +34,9 @@ def prefect_server(home: Path) -> Iterator[str]:
     )
     assert process.stdout is not None
     assert process.stdin is not None
-    url = process.stdout.readline().strip()
-    assert url.startswith("http"), f"no Prefect server: {url!r}"
     try:
+        url = process.stdout.readline().strip()
+        assert url.startswith("http"), f"no Prefect server: {url!r}"
         yield url
     finally:
         process.stdin.close()
