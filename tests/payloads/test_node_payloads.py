@@ -16,6 +16,7 @@ from infra.model.verdict import Outcome
 from infra.probes import catalogue
 from infra.probes.readers.detect import read
 from infra.probes.readers.lnet import split_lnet
+from tasks.judge import judge
 from tasks.rules.hardware import judge_devices, judge_storage
 from tasks.rules.lustre_path import judge_path
 from tasks.rules.probe_verdict import Setting, answer_devices, answer_storage, client_of
@@ -149,3 +150,13 @@ def test_the_catalogues_fio_line_runs_and_is_read(tmp_path):
     assert client.errors == 0
     assert client.complete is False  # not with --direct=1 here: a page cache may have answered
     assert judge_storage([client], ["node-a"], None, None).outcome is Outcome.UNMEASURED
+
+
+@pytest.mark.parametrize("script", ["all_reduce.py", "train_step.py"])
+def test_an_image_without_pytorch_ends_badly_says_so_and_measures_nothing(script):
+    path = DEVICE.parent / script
+    code = f"import runpy, sys; sys.modules['torch'] = None; runpy.run_path({str(path)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"torch" in done.stderr
+    assert judge(io.BytesIO(done.stdout + done.stderr)).outcome is Outcome.UNMEASURED

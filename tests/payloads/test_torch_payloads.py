@@ -207,3 +207,32 @@ def test_byte_counters_are_read_from_the_devices_with_their_unit(tmp_path):
         "rdmap86s0": {"tx_bytes": 100, "rdma_write_bytes": 7},
     }
     assert module.ethernet_counters(tmp_path) == {"eth0": {"tx_bytes": 5}}
+
+
+BROKEN = """
+import runpy, sys
+import torch.distributed as dist
+real = dist.all_reduce
+def bent(tensor, *args, group=None, **more):
+    done = real(tensor, *args, group=group, **more)
+    if group is not None and dist.get_rank() == 1:
+        tensor[7] += 1  # one element, on one rank, of the measured communicator
+    return done
+dist.all_reduce = bent
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_one_wrong_element_on_one_rank_is_found_and_the_program_ends_badly(tmp_path):
+    wrapper = tmp_path / "bent.py"
+    wrapper.write_text(BROKEN)
+    args = ("--sizes", str(SIZES[0]), "--iters", "1", "--warmup", "0")
+    outputs, codes = run(wrapper, str(PAYLOADS / "all_reduce.py"), *args)
+    assert codes == [1, 1]
+    rows = [e for e in lines(outputs["node-0"]) if e.get("event") == "row"]
+    assert [r["wrong"] for r in rows] == [2]  # once before the timing, once after it
+    assert lines(outputs["node-0"])[-1]["ok"] is False
+    reading = read(io.BytesIO(b"\n".join(outputs.values())))
+    assert answer_proof(reading, probe(), SETTING, "transport-proof").verdicts[0].outcome is Outcome.FAIL
+    assert answer_sweep(reading, probe(), SETTING, {}).verdicts[0].outcome is Outcome.FAIL
