@@ -62,7 +62,9 @@ class Karpenter:
     def add_nodes(self, count: int, labels: dict[str, str]) -> list[str]:
         """A NodePool that makes nothing by itself, with `count` nodes. Returns their names, Ready."""
         group, version = CLASSES.split("/")[2:4]
-        self._create(CLASSES, {"kind": "KWOKNodeClass", "apiVersion": f"{group}/{version}", "metadata": {"name": POOL}})
+        if not self._wait(lambda: _unless_absent(lambda: self.api.request("GET", CLASSES)), CLASSES)["items"]:
+            kind = {"kind": "KWOKNodeClass", "apiVersion": f"{group}/{version}"}
+            self._create(CLASSES, {**kind, "metadata": {"name": POOL}})
         template = {"nodeClassRef": {"group": group, "kind": "KWOKNodeClass", "name": POOL}, "requirements": _types()}
         pool = self._create(
             POOLS,
