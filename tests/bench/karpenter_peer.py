@@ -133,7 +133,7 @@ def _unless_absent(send: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     try:
         return send()
     except Answer as answer:
-        if answer.status not in (404, 500, 503):
+        if answer.status not in (404, 429, 500, 503):
             raise
         return None
 
