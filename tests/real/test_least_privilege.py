@@ -266,13 +266,14 @@ def test_a_run_without_one_of_its_rules_touches_nothing(
 
 @pytest.mark.real
 @pytest.mark.usefixtures("prefect")
-def test_a_revalidation_runs_under_its_role_and_needs_all_of_it(healthy: Any) -> None:
+def test_a_revalidation_runs_under_its_role_and_needs_all_of_it_that_writes(healthy: Any) -> None:
     spec = ROOT / "infra" / "examples" / "sandbox-eks-revalidate.yaml"
     ended = healthy.run("revalidate", str(spec), kubeconfig=healthy.account("poolshift-prove"))
     got, refused = used(healthy, "poolshift-prove")
     assert refused == set()
     assert ended.code in (0, 3), ended.err  # the old pool of this scenario has no RDMA: it may be told so
-    assert sorted(grants(*OF_ACCOUNT["poolshift-prove"]) - got - NEEDED_ELSEWHERE) == []
+    unused = grants(*OF_ACCOUNT["poolshift-prove"]) - got - NEEDED_ELSEWHERE
+    assert sorted(grant for grant in unused if grant[2] not in ("get", "list", "watch")) == []
 
 
 @pytest.mark.real
