@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"\d[\d.,:TZ-]*( ?(s|ms|min|h|d|days?)\b)?( (and )?\d+ ?(s|
 
 def end_state(kube: Kube) -> Raw:
     """Pools with their nodes, workloads, pods, run records, clouds, and what of ours is still there."""
-    return {
+    found = {
         "nodes": _pools(kube),
         "workloads": {
             f"{kind} {item['metadata']['namespace']}/{item['metadata']['name']}": _workload(item)
@@ -48,6 +48,11 @@ def end_state(kube: Kube) -> Raw:
         "clouds": [_clouds(kube, record) for record in records.list_runs(kube)],
         "left over": {kind: sorted(i["metadata"]["name"] for i in kube.list(path)) for kind, path in OURS.items()},
     }
+    text = json.dumps(found, sort_keys=True, default=str)
+    for record in records.list_runs(kube):
+        text = re.sub(rf"\b{re.escape(record.name)}\b", "RUN", text)
+    compared: Raw = json.loads(text)
+    return compared
 
 
 def _pools(kube: Kube) -> dict[str, list[str]]:
@@ -165,3 +170,14 @@ def _steady(value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [_steady(item) for item in value]
     return value
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """Where two end states differ, as paths with both values; empty when they are the same."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted({*one, *other})
+        return [d for key in keys for d in differences(one.get(key), other.get(key), f"{where}.{key}".strip("."))]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [d for n, (a, b) in pairs for d in differences(a, b, f"{where}[{n}]")]
+    return [] if one == other else [f"{where}: {one!r} is not {other!r}"]
