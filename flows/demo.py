@@ -144,8 +144,9 @@ def _facts(stage: Stage) -> dict[str, Any]:
 def _untouched(stage: Stage) -> dict[str, Any]:
     """Is the old pool as it was: no cordon, no fence of ours, and is the new one fenced off?"""
     from infra.kube import api
-    from infra.model.record import FENCE_TAINT, UNPROVEN_TAINT
+    from infra.model.record import FENCE_TAINT
     from infra.model.spec import Cluster
+    from tasks.opening import is_closed
 
     kube = api.connect(Cluster(kubeconfig=str(stage.kubeconfig)))
     old = touched = fenced = new = 0
@@ -156,7 +157,7 @@ def _untouched(stage: Stage) -> dict[str, Any]:
             touched += bool((node.get("spec") or {}).get("unschedulable") or FENCE_TAINT in taints)
         elif any(value.endswith("gpu-rdma") for value in (node["metadata"].get("labels") or {}).values()):
             new += 1
-            fenced += UNPROVEN_TAINT in taints
+            fenced += is_closed(node)
     return {"old_nodes": old, "old_touched": touched, "new_nodes": new, "new_fenced": fenced}
 
 

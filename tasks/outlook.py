@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra.kube import plugins
-from infra.model.cluster import Node, Taint
+from infra.model.cluster import Node
 from infra.model.pools import Pool, PoolState
-from infra.model.record import UNPROVEN_TAINT, Step, StepState
+from infra.model.record import Step, StepState
 from infra.model.spec import ExternalPool
 from infra.model.survey import Survey
 from infra.model.verdict import Finding
@@ -33,9 +33,8 @@ def plugins_to_come(run: Run, looked: Survey, shape: TargetShape | None) -> list
     target = run.spec.target
     if isinstance(target, ExternalPool) or looked.existing is not None or shape is None or looked.machine is None:
         return []
-    taints = (*shape.taints, Taint(key=UNPROVEN_TAINT, value=run.name, effect="NoSchedule"))
     labels = {"kubernetes.io/os": "linux", **shape.labels}
-    node = Node(name=f"a node of {target.name}", uid="", labels=labels, taints=taints)
+    node = Node(name=f"a node of {target.name}", uid="", labels=labels, taints=shape.taints)
     pool = Pool(
         kind=target.kind,
         name=target.name,

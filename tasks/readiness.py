@@ -10,6 +10,7 @@ from infra.kube import plugins
 from infra.kube.api import Kube
 from infra.model.pools import Pool
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks import opening
 from tasks.rules import readiness as rules
 from tasks.run import Say
 
@@ -37,11 +38,15 @@ def look(kube: Kube, pool: Pool, csi: str = "") -> Verdict:
 
 
 def settle(kube: Kube, pool: Pool, clock: Clock, say: Say, csi: str = "") -> Verdict:
-    """Judge until it passes, a hard finding has stood for `STUCK`, or `PATIENCE` is over. The last verdict counts."""
+    """Judge until it passes, a hard finding has stood for `STUCK`, or `PATIENCE` is over. The last verdict counts.
+
+    Nodes that join meanwhile are cordoned in place of their taint, or the plugins would not come to them.
+    """
     started = clock.now()
     hard_since = None
     said: frozenset[str] = frozenset()
     while True:
+        opening.hold_nodes(kube, pool.node_selector)
         verdict = look(kube, pool, csi)
         if verdict.outcome is Outcome.PASS:
             return verdict

@@ -13,7 +13,8 @@ from typing import Any
 
 PREFIX = "poolshift.dev"
 FENCE_TAINT = f"{PREFIX}/fenced"  # NoSchedule; value: run name. Keeps new pods off the source pool
-UNPROVEN_TAINT = f"{PREFIX}/unproven"  # NoSchedule on the target until its gate has passed; value: run name
+UNPROVEN_TAINT = f"{PREFIX}/unproven"  # NoSchedule; value: run name. New target nodes are born with it
+HELD = f"{PREFIX}/held"  # annotation on target nodes that our cordon keeps closed until the gate has passed: run name
 RUN = f"{PREFIX}/run"  # label, annotation and cloud tag: the run that owns or changed the object
 PRIOR = f"{PREFIX}/prior"  # annotation: JSON of the state before us, to be restored
 PROBE = f"{PREFIX}/probe"  # label on probe objects: name in the probe catalogue

@@ -9,7 +9,7 @@ import pytest
 from infra.gcp import read
 from infra.model.cluster import Node, Taint
 from infra.model.plugins import DaemonSet
-from infra.model.record import PROBE, UNPROVEN_TAINT
+from infra.model.record import PROBE
 from infra.model.survey import ClusterFacts
 from infra.model.workload import Pod, Requirement, Snapshot, Toleration
 from tasks.rules import forecast, occupied
@@ -25,7 +25,7 @@ TO_COME = Node(
     labels={TYPE: "p5en.48xlarge", "kubernetes.io/os": "linux"},
     taints=(
         Taint(key=GPU, value="present", effect="NoSchedule"),
-        Taint(key=UNPROVEN_TAINT, value="run", effect="NoSchedule"),
+        Taint(key="team", value="llm", effect="NoSchedule"),
     ),
 )
 PLUGIN = DaemonSet(
@@ -73,8 +73,8 @@ def test_a_plugin_that_will_run_on_the_new_nodes_is_no_finding() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"tolerations": (Toleration(key=GPU, operator="Exists"),)}, UNPROVEN_TAINT),
-        ({"tolerations": (Toleration(key=UNPROVEN_TAINT, operator="Exists"),)}, GPU),
+        ({"tolerations": (Toleration(key=GPU, operator="Exists"),)}, "team"),
+        ({"tolerations": (Toleration(key="team", operator="Exists"),)}, GPU),
         ({"affinity": ((Requirement(key=TYPE, operator="In", values=("p5.48xlarge",)),),)}, "p5.48xlarge"),
         ({"node_selector": {"kubernetes.io/os": "windows"}}, "windows"),
     ],

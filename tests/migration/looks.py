@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infra.model.record import PRIOR, UNPROVEN_TAINT, Step, StepState
+from infra.model.record import HELD, PRIOR, UNPROVEN_TAINT, Step, StepState
 
 
 def pods(kube: Any) -> dict[str, str]:
@@ -40,7 +40,8 @@ def assert_migrated(here: Any, ended: Any, before: dict[str, str], *, asked: boo
     assert pool_nodes(here.kube, "gpu-old") == []
     for node in pool_nodes(here.kube, "gpu-rdma"):
         assert UNPROVEN_TAINT not in taints(node)
-        assert PRIOR not in node["metadata"].get("annotations", {})
+        assert not {PRIOR, HELD} & set(node["metadata"].get("annotations", {}))
+        assert not node["spec"].get("unschedulable")
     report = Path(result["report"])
     assert "retired" in report.read_text()
     assert "simulated" in report.read_text()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from infra.errors import NoCapacity
-from infra.model.record import FENCE_TAINT, PRIOR, RUN, UNPROVEN_TAINT, Step, StepState
+from infra.model.record import FENCE_TAINT, PRIOR, RUN, Step, StepState
 from infra.model.spec import MigrationSpec
 from infra.sandbox import run as sandboxes
 from infra.sandbox import scenario as scenarios
 from infra.sandbox.clouds.machines import gke_name
 from infra.sandbox.scenario import Scenario
 from tasks import undo
+from tasks.opening import is_closed
 from tasks.run import Run
 from tests.migration.swapping import load, pool_nodes, slices, walk, workloads
 
@@ -87,7 +88,7 @@ def test_two_pools_change_places_in_slices_of_one_reservation(here: Callable[...
     assert pool_nodes(stage.spec, OLD) == []
     new = pool_nodes(stage.spec, NEW)
     assert len(new) == 4
-    assert not any(UNPROVEN_TAINT in taints(n) for n in new)
+    assert not any(is_closed(n) for n in new)
     assert untouched([n for n in new if RUN not in n["metadata"]["labels"]])
     assert workloads(stage.spec) == before
     found = slices(stage.spec)
@@ -115,7 +116,7 @@ def test_a_slice_that_does_not_prove_itself_stops_the_run_and_a_rollback_takes_i
     assert "slice 2" in last.summary
     assert pool_nodes(stage.spec, OLD) == []
     new = pool_nodes(stage.spec, NEW)
-    closed = {n["metadata"]["name"] for n in new if UNPROVEN_TAINT in taints(n)}
+    closed = {n["metadata"]["name"] for n in new if is_closed(n)}
     assert closed == set(names[2:]), "only the proven slice takes work"
     assert workloads(stage.spec) == before
     assert slices(stage.spec)[2]["stage"] == "grown"
