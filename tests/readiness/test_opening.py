@@ -1,4 +1,4 @@
-"""The target pool is closed until it is proven: by a taint from the first second, by a cordon once a node has joined."""
+"""The target pool is closed until it is proven: by a taint at birth, by a cordon once a node has joined."""
 
 from __future__ import annotations
 
