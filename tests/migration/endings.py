@@ -55,13 +55,13 @@ def end_state(kube: Kube) -> Raw:
     return compared
 
 
-def _pools(kube: Kube) -> dict[str, list[str]]:
+def _pools(kube: Kube) -> dict[str, list[Raw]]:
     pools: dict[str, list[str]] = {}
     for node in kube.list("/api/v1/nodes"):
         labels = node["metadata"]["labels"]
         pool = next((labels[key] for key in _POOL_LABELS if key in labels), "")
         pools.setdefault(pool, []).append(json.dumps(_node(node), sort_keys=True))
-    return {pool: sorted(nodes) for pool, nodes in sorted(pools.items())}
+    return {pool: [json.loads(node) for node in sorted(nodes)] for pool, nodes in sorted(pools.items())}
 
 
 def _node(node: Raw) -> Raw:
@@ -172,12 +172,16 @@ def _steady(value: Any) -> Any:
     return value
 
 
-def differences(one: Any, other: Any, where: str = "") -> list[str]:
-    """Where two end states differ, as paths with both values; empty when they are the same."""
+def differences(one: Any, other: Any) -> str:
+    """Where two end states differ, a line for each place with both values; "" when they are the same."""
+    return "\n".join(_differences(one, other))
+
+
+def _differences(one: Any, other: Any, where: str = "") -> list[str]:
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted({*one, *other})
-        return [d for key in keys for d in differences(one.get(key), other.get(key), f"{where}.{key}".strip("."))]
+        return [d for key in keys for d in _differences(one.get(key), other.get(key), f"{where}.{key}".strip("."))]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         pairs = enumerate(zip(one, other, strict=True))
-        return [d for n, (a, b) in pairs for d in differences(a, b, f"{where}[{n}]")]
+        return [d for n, (a, b) in pairs for d in _differences(a, b, f"{where}[{n}]")]
     return [] if one == other else [f"{where}: {one!r} is not {other!r}"]
