@@ -66,7 +66,14 @@ def _pools(kube: Kube) -> dict[str, list[Raw]]:
 
 def _node(node: Raw) -> Raw:
     meta, spec, status = node["metadata"], node["spec"], node["status"]
-    own = {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+    # Names of this one node, and what a kubelet's label reconciler adds on the real server.
+    own = {
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+        "eks.amazonaws.com/sourceLaunchTemplateId",
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+    }
     return {
         "cordoned": bool(spec.get("unschedulable")),
         "taints": sorted(f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in spec.get("taints") or ()),
@@ -83,7 +90,8 @@ def _workload(item: Raw) -> Raw:
     return {
         "wanted": spec.get("replicas", spec.get("parallelism")),
         "suspended": bool(spec.get("suspend")),
-        "ready": status.get("readyReplicas") or status.get("ready") or status.get("numberReady"),
+        # Not of DaemonSets: pods on nodes that have gone are counted until they are collected.
+        "ready": status.get("readyReplicas") or status.get("ready"),
         "active": status.get("active"),
         "failed": status.get("failed") or 0,
         "healthy": (status.get("currentHealthy"), status.get("desiredHealthy"), status.get("expectedPods")),

@@ -56,4 +56,4 @@ def test_a_migration_killed_anywhere_goes_on_from_another_machine(
                 break
     assert ended.code == 0, "\n".join(told)
     assert seen.broken() == [], "\n".join(told)
-    assert differences(end_state(here.kube), expected) == "", "\n".join(told)
+    assert not (unlike := differences(end_state(here.kube), expected)), unlike + "\n" + "\n".join(told)

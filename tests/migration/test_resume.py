@@ -61,7 +61,7 @@ def test_a_proven_pool_takes_the_work_the_same_however_often_the_migration_is_ki
     assert ended.code == 0, ended.err
     assert WAITING not in ended.err
     assert seen.broken() == []
-    assert differences(end_state(here.kube), undisturbed) == ""
+    assert not (unlike := differences(end_state(here.kube), undisturbed)), unlike
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_migration_killed_once_ends_as_one_never_disturbed(
 
     assert ended.code == 0, ended.err
     assert seen.broken() == []
-    assert differences(end_state(here.kube), undisturbed) == ""
+    assert not (unlike := differences(end_state(here.kube), undisturbed)), unlike
 
 
 def test_a_second_migration_of_the_same_pool_is_refused_and_told_who_holds_it(stage: Callable[..., Any]) -> None:

@@ -81,7 +81,8 @@ def undisturbed(begin: Callable[..., Any], scenario: str, cloud: str, flavour: s
 @pytest.mark.parametrize("scenario", ["healthy", "plugin-image-missing", "pdb-blocked", "gang-training"])
 def test_a_migration_ends_as_on_the_embedded_server(begin: Callable[..., Any], scenario: str, cloud: str) -> None:
     real = undisturbed(begin, scenario, cloud, "real")
-    assert differences(real, undisturbed(begin, scenario, cloud, "embedded")) == ""
+    found = differences(real, undisturbed(begin, scenario, cloud, "embedded"))
+    assert not found, found
     assert real["broken"] == []
 
 
@@ -103,7 +104,7 @@ def test_a_migration_killed_at_every_boundary_in_turn_ends_as_one_never_disturbe
         ended = migrating(here, spec)
     found = {"exit": ended.code, "broken": seen.broken(), **end_state(here.kube)}
     here.sandbox.stop()
-    assert differences(found, expected) == "", ended.tail
+    assert not (unlike := differences(found, expected)), unlike + "\n" + ended.tail
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -133,7 +134,7 @@ def test_a_migration_killed_anywhere_goes_on_from_another_machine(
     twice = [pod for pod, count in evicted(here).items() if count > 1]
     here.sandbox.stop()
     assert twice == [], "\n".join(told)
-    assert differences(found, expected) == "", "\n".join(told)
+    assert not (unlike := differences(found, expected)), unlike + "\n" + "\n".join(told)
 
 
 def service_account(here: Any) -> Path:
