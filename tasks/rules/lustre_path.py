@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from infra.model.verdict import Outcome, Verdict
 from infra.probes.readers.lnet import LnetSight
+from tasks.rules.counted import count
 from tasks.rules.wording import and_more
 
 CHECK = "storage-path"
@@ -57,11 +58,12 @@ def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, st
         return Outcome.UNMEASURED, "LNet's counters are not visible in the container"
     if not moved:
         return Outcome.UNMEASURED, "fio does not say what it moved"
-    delta = {net: after[0].nets[net] - before[0].nets.get(net, 0) for net in after[0].nets}
-    if any(count < 0 for count in delta.values()) or before[0].nets.keys() - delta.keys():
-        return Outcome.UNMEASURED, "LNet's counters went back or away: the network was set up anew meanwhile"
-    rdma = sum(count for net, count in delta.items() if _RDMA.match(net))
-    other = sum(count for net, count in delta.items() if not _RDMA.match(net))
+    found = count(before[0].nets, after[0].nets)
+    if found.wrong or found.moved is None:
+        return Outcome.UNMEASURED, f"LNet's counters cannot be compared: {found.wrong or 'none is shown'}"
+    delta = {net: sum(counters.values()) for net, counters in found.moved.items()}
+    rdma = sum(messages for net, messages in delta.items() if _RDMA.match(net))
+    other = sum(messages for net, messages in delta.items() if not _RDMA.match(net))
     needed = SHARE * moved / BULK
     if rdma >= needed and rdma > other:
         return Outcome.PASS, f"{rdma} messages over RDMA, {other} over TCP"

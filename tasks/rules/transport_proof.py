@@ -13,6 +13,7 @@ from typing import Any
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Communicator, Family, NcclLog, PayloadEvents
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.counted import count
 from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name
 from tasks.rules.wording import and_more
 
@@ -222,11 +223,30 @@ def _judge_counters(counters: tuple[Mapping[str, Any], ...], expected: Expected)
         if len(before) != 1 or len(after) != 1:
             missing.append(f"counters before and after on {node}")
             continue
-        rdma, ethernet = (_moved(before[0].get(kind), after[0].get(kind)) for kind in ("rdma", "ethernet"))
+        shown = {kind: count(before[0].get(kind), after[0].get(kind)) for kind in ("rdma", "ethernet")}
+        if any(found.wrong for found in shown.values()):
+            findings += [_no_evidence(node, kind, found.wrong) for kind, found in shown.items() if found.wrong]
+            missing.append(f"counters of {node} that can be compared")
+            continue
+        rdma, ethernet = (found.total("bytes") for found in shown.values())
         findings += _judge_node(node, rdma, ethernet)
+        if rdma is None and (ethernet or 0) > CHATTER_BYTES:
+            missing.append(f"RDMA counters of {node}, where {(ethernet or 0) / 1e9:.1f} GB went over Ethernet")
     if nodes and expected.nodes is not None and len(nodes) != expected.nodes:
         missing.append(f"counters of {expected.nodes} nodes (there are {len(nodes)})")
     return _Counted(findings=tuple(findings), missing=tuple(missing))
+
+
+def _no_evidence(node: str, kind: str, wrong: str) -> Finding:
+    devices = "RDMA devices" if kind == "rdma" else "Ethernet"
+    return Finding(
+        level=Level.WARN,
+        code="counters-not-comparable",
+        object=f"node {node}",
+        observed=f"byte counters of {devices} before and after the run: {wrong}",
+        expected="the same devices at both ends, no counter going back",
+        remedy="A device was reset or exchanged meanwhile (dmesg on the node); measure again",
+    )
 
 
 def _judge_node(node: str, rdma: float | None, ethernet: float | None) -> list[Finding]:
@@ -265,26 +285,6 @@ def _judge_node(node: str, rdma: float | None, ethernet: float | None) -> list[F
             )
         ]
     return []
-
-
-def _moved(before: object, after: object) -> float | None:
-    """Bytes in both directions over all devices; None when nothing can be read or a counter went back."""
-    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        return None
-    total, read = 0.0, False
-    for device, counters in after.items():
-        earlier = before.get(device)
-        if not isinstance(counters, Mapping) or not isinstance(earlier, Mapping):
-            continue
-        for name, value in counters.items():
-            start = earlier.get(name)
-            if not str(name).endswith("bytes") or not isinstance(value, int) or not isinstance(start, int):
-                continue
-            if value < start:
-                return None
-            read = True
-            total += value - start
-    return total if read else None
 
 
 def _contradictions(transport: Transport, counted: tuple[Finding, ...]) -> tuple[Finding, ...]:

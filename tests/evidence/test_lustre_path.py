@@ -12,7 +12,8 @@ GB = 10e9
 
 
 def sight(when, nets, connections=()):
-    return LnetSight(when=when, node="a", nets=nets, connections=tuple(connections))
+    shown = {net: {"send": n} if isinstance(n, int) else n for net, n in nets.items()} if nets is not None else None
+    return LnetSight(when=when, node="a", nets=shown, connections=tuple(connections))
 
 
 def judged(before, after, connections=(), moved=GB):
@@ -49,8 +50,16 @@ def test_servers_that_are_connected_over_tcp_fail_without_any_counter():
         [sight("before", {"efa": 0, "tcp": 5}), sight("after", {"efa": NEEDED})],
         [sight("before", {"efa": 0}), sight("after", {"efa": NEEDED // 4})],
         [sight("before", {"efa": 0}), sight("after", {})],
+        [sight("before", {"tcp": 5}), sight("after", {"tcp": 5, "efa": 9 * NEEDED})],
+        [sight("before", {"efa": {"send": 9, "recv": 0}}), sight("after", {"efa": {"send": 3, "recv": 9 * NEEDED}})],
+        [sight("before", {"efa": {"send": 9}}), sight("after", {"efa": {"send": 9, "recv": 9 * NEEDED}})],
+        [sight("before", {"efa": None}), sight("after", {"efa": 9 * NEEDED})],
+        [sight("before", {"efa": {"send": "9"}}), sight("after", {"efa": 9 * NEEDED})],
     ],
-    ids=["nothing", "no after", "only a claim", "two ends", "went back", "a net gone", "too few", "all gone"],
+    ids=[
+        *("nothing", "no after", "only a claim", "two ends", "went back", "a net gone", "too few", "all gone"),
+        *("a net of after", "one of two went back", "one of two new", "no counter before", "no number before"),
+    ],
 )
 def test_what_is_not_shown_is_unmeasured(sights):
     assert judge_path({"a": sights}, {"a": GB}).outcome is Outcome.UNMEASURED
@@ -72,7 +81,7 @@ LINE = b'{"poolshift":"lnet","when":"after","node":"a","nets":{"efa":{"send":9,"
 def test_the_payloads_lines_are_taken_out_and_fios_own_text_stays():
     sights, rest = split_lnet(b'warning\n{"fio version" : "fio-3.33"}\n' + LINE)
     assert rest == b'warning\n{"fio version" : "fio-3.33"}\n'
-    assert sights[0].nets == {"efa": 10}
+    assert sights[0].nets == {"efa": {"send": 9, "recv": 1}}
 
 
 @settings(max_examples=200, deadline=None)

@@ -56,7 +56,11 @@ def read_counters(text: str) -> ToolReading | None:
     if deltas:
         figures["moved"] = deltas
         totals = [sum(d.get(n, 0) for n in ("tx_bytes", "rx_bytes")) for d in deltas.values()]
-        figures["moved_bytes"] = sum(totals)
+        back = sorted(f"{device}.{n}" for device, d in deltas.items() for n, moved in d.items() if moved < 0)
+        if back:
+            figures["went_back"] = back  # a reset or another device: the differences say nothing
+        else:
+            figures["moved_bytes"] = sum(totals)
     trouble = {f"{d}.{n}": v[n] for d, v in devices.items() for n in _TROUBLE if v.get(n)}
     figures["errors"] = trouble
     return ToolReading(kind=Kind.FABRIC, tool="counters", figures=figures, complete=None)

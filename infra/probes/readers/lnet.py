@@ -13,14 +13,16 @@ _LINE = re.compile(rb'^\{"poolshift":"lnet"[^\n]*\n?', re.M)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LnetSight:
-    """LNet at one time. `nets` maps a network (tcp, efa, o2ib1) to its messages sent and received; None: not shown.
+    """LNet at one time. `nets` maps a network (tcp, efa, o2ib1) to what it counts (send, recv); None: not shown.
+
+    They are as the line has them: whether they are numbers, and comparable, is for the rule to say.
 
     `connections` are the NIDs of the object servers, by which the client talks to them now.
     """
 
     when: str
     node: str
-    nets: Mapping[str, int] | None
+    nets: Mapping[str, Any] | None
     connections: tuple[str, ...]
 
 
@@ -40,12 +42,6 @@ def _sight(line: bytes) -> LnetSight:
     return LnetSight(
         when=str(raw.get("when", "")),
         node=str(raw.get("node", "")),
-        nets={str(k): _messages(v) for k, v in nets.items()} if isinstance(nets, dict) else None,
+        nets=nets if isinstance(nets, dict) else None,
         connections=tuple(str(c) for c in connections) if isinstance(connections, list) else (),
     )
-
-
-def _messages(counts: object) -> int:
-    if not isinstance(counts, dict):
-        return 0
-    return sum(v for v in counts.values() if isinstance(v, int) and not isinstance(v, bool))
