@@ -1,30 +1,64 @@
-"""Single machines of a pool, followed: until they are gone, until a reservation has them back, until new ones join.
+"""Single machines of a pool: given up, and followed until they are gone, a reservation has room, or new ones join.
 
 Every wait has a limit and says what it saw last; a run that is started again goes on waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from infra import connect
 from infra.errors import CloudError, NoCapacity, NotFound, Unmeasured, Unreachable
+from infra.kube import leases
 from infra.kube import nodes as kube_nodes
 from infra.model.pools import IssueClass, Pool, Pools, PoolState
-from tasks import pools
+from infra.model.verdict import Finding, Level
+from tasks import fence, pools
+from tasks.emptiness import verify_empty
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural, span
 from tasks.run import Run
 
+Nodes = Mapping[str, tuple[str, str]]  # name -> UID and the cloud's id of the machine
 GONE_LIMIT = timedelta(minutes=40)  # ending a GPU machine takes minutes; EKS' lifecycle hook may add its own
 _BUSY = (PoolState.ACTIVE, PoolState.UPDATING, PoolState.CREATING)
 
 
-def await_gone(
-    run: Run, cloud: Pools, part: Any, nodes: Mapping[str, tuple[str, str]], kept: Collection[str] = ()
-) -> None:
+def occupied(run: Run, nodes: Nodes) -> list[Finding]:
+    """Why these nodes, by UID, are not proven empty."""
+    return [f for f in verify_empty(run.kube, {n: uid for n, (uid, _) in nodes.items()}) if f.level is Level.BLOCK]
+
+
+def give_up(run: Run, cloud: Pools, part: Any, nodes: Nodes, refuse: Callable[[list[Finding]], Exception]) -> None:
+    """End the machines of these nodes. Right before each request its nodes are cordoned and proven empty by UID.
+
+    Args:
+        run: the run.
+        cloud: of the pool.
+        part: the spec's part that names the pool.
+        nodes: what is to go.
+        refuse: makes the error to raise out of what is found on a node; its machine is not asked to end.
+
+    Raises:
+        Unmeasured: another process may have the run. CloudError: from the cloud.
+
+    """
+    by_machine = {machine: name for name, (_, machine) in nodes.items()}
+
+    def prove(machines: Sequence[str]) -> None:
+        if leases.lost():
+            raise Unmeasured(f"run {run.name}", leases.lost(), remedy="see who runs now: poolshift status")
+        asked = {by_machine[machine]: nodes[by_machine[machine]] for machine in machines}
+        fence.cordon(run.kube, asked, run.name)  # somebody may have taken ours back since
+        if found := occupied(run, asked):
+            raise refuse(found)
+
+    connect.slices(cloud).give_up(part, by_machine, prove)
+
+
+def await_gone(run: Run, cloud: Pools, part: Any, nodes: Nodes, kept: Collection[str] = ()) -> None:
     """Return when the cloud and Kubernetes no longer have these nodes, and the pool's size says so too.
 
     Args:
@@ -39,7 +73,7 @@ def await_gone(
     started = run.clock.now()
     while True:
         have = slices.instances(part)
-        lost = sorted(set(kept) - set(have))
+        lost = sorted(machine for machine in kept if machine not in have or have[machine].going)
         if lost:
             raise CloudError(
                 what,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from infra import connect
@@ -21,13 +22,14 @@ from infra.model.pools import Pool, PoolState
 from infra.model.record import SliceRecord, SliceStage, Step
 from infra.model.spec import Strategy
 from infra.model.survey import Reservation
-from infra.model.verdict import Gate, Level, Outcome
+from infra.model.verdict import Finding, Gate, Outcome
 from infra.model.workload import Snapshot
 from tasks import drain, fence, machines, opening, planning, pools, wishes
 from tasks import readiness as ready
 from tasks import validate as validation
 from tasks.facts import csi_of, evidence_in, gate_dict, gate_in, keep, noted, say_forced, source_of, target_of
 from tasks.identity import pool_words
+from tasks.move_report import told_as_one
 from tasks.rules import gate as gates
 from tasks.rules import swap as rules
 from tasks.rules.gangs import find_gangs
@@ -138,7 +140,8 @@ def go_on(run: Run, proof: Gate | None) -> None:
         for number in range(1, len(whole.sizes) + 1):
             _advance(run, whole, number, SliceStage.OPEN)
     except (Stopped, PoolshiftError):
-        _open_source(run, whole)
+        if not leases.lost():  # else the source is another process' to close and open
+            _open_source(run, whole)
         raise
 
 
@@ -286,34 +289,36 @@ def _about_to_give(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
 
 
 def _give(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
-    """End exactly these machines, each proven empty right before, and see that no other has gone with them."""
+    """End exactly these machines, each proven empty right before, and see that no other has gone with them.
+
+    What came to them since the drain is drained once more: a run that was held here would never get past it.
+    """
     if not entry.nodes:
         return entry
-    cloud = connect.slices(run.source)
-    known = cloud.instances(run.spec.source)
+    known = connect.slices(run.source).instances(run.spec.source)
     standing = {
         name: (uid, machine)
         for name, (uid, machine) in entry.nodes.items()
         if machine in known and not known[machine].going
     }
     if standing:
-        _prove_empty(run, {name: uid for name, (uid, _) in standing.items()}, entry.number)
+        if found := machines.occupied(run, standing):
+            run.say(f"slice {entry.number}: {and_more([f.fact() for f in found], 3)} since the drain; draining again")
+            again = _drain(run, whole, replace(entry, nodes=standing))
+            entry = replace(entry, moved=told_as_one([entry.moved, again.moved]))
         run.say(f"slice {entry.number}: giving up {and_more(sorted(standing), 4)}, proven empty by UID")
-        cloud.give_up(run.spec.source, [machine for _, machine in standing.values()])
+        machines.give_up(run, run.source, run.spec.source, standing, partial(_not_empty, entry.number))
     reach(f"slice-{entry.number}:asked")
     kept = [whole.nodes[name] for name in _untouched(run, whole, entry)]
     machines.await_gone(run, run.source, run.spec.source, entry.nodes, {machine for _, machine in kept})
     return entry
 
 
-def _prove_empty(run: Run, uids: Mapping[str, str], number: int) -> None:
-    fence.cordon(run.kube, uids, run.name)  # somebody may have taken ours back since the drain
-    found = [f for f in drain.verify_empty(run.kube, uids) if f.level is Level.BLOCK]
-    if found:
-        unknown = all(f.code == "emptiness-unverified" for f in found)
-        outcome = Outcome.UNMEASURED if unknown else Outcome.FAIL
-        reason = f"not empty: {and_more([f.fact() for f in found], 3)}; nothing was given up"
-        raise Stopped(number, outcome, reason, {"findings": [f.to_dict() for f in found]})
+def _not_empty(number: int, found: list[Finding]) -> Stopped:
+    unknown = all(f.code == "emptiness-unverified" for f in found)
+    outcome = Outcome.UNMEASURED if unknown else Outcome.FAIL
+    reason = f"not empty: {and_more([f.fact() for f in found], 3)}; not given up"
+    return Stopped(number, outcome, reason, {"findings": [f.to_dict() for f in found]})
 
 
 def _await_room(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:

@@ -1,24 +1,20 @@
 """Rolling a swap back: the source gets its machines again, out of the target's empty ones.
 
-Work is not moved. Target nodes that hold work stay, and the source is smaller by as many until they are emptied and
-the rollback is run again.
+Work is not moved. Target nodes that hold work stay, and the source is smaller by as many until a person empties them
+and grows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from infra import connect
-from infra.errors import NoCapacity
+from infra.errors import Conflict, NoCapacity, PoolshiftError
 from infra.kube import read
 from infra.model.pools import Pool
-from infra.model.verdict import Level
-from tasks import drain, fence, machines, planning, swap
+from infra.model.verdict import Finding
+from tasks import fence, machines, planning, swap
 from tasks.identity import pool_words
-from tasks.rules.wording import plural
+from tasks.rules.wording import and_more, plural
 from tasks.run import Run, reach
-
-Nodes = Mapping[str, tuple[str, str]]  # name -> UID and the cloud's id of the machine
 
 
 def take_back(run: Run) -> list[str]:
@@ -77,21 +73,24 @@ def _empty_target(run: Run, missing: int) -> list[str]:
         return []
     given = dict(list(_idle(run, target).items())[:needed])
     if given:
-        connect.slices(run.target).give_up(run.spec.target, [machine for _, machine in given.values()])
+        machines.give_up(run, run.target, run.spec.target, given, _not_empty)
         machines.await_gone(run, run.target, run.spec.target, given)
     return [f"{pool_words(run.spec.target)}: {plural(len(given), 'empty machine')} given up"] if given else []
 
 
-def _idle(run: Run, target: Pool) -> Nodes:
-    """Target nodes that are cordoned by us now and proven empty after that; the others are as they were."""
+def _idle(run: Run, target: Pool) -> machines.Nodes:
+    """Target nodes that hold no work now, those first that are not proven or closed to it: nothing lands on them."""
     snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
-    nodes = {n.name: (n.uid, n.provider_id) for n in planning.nodes_of(snapshot, target)}
-    likely = [n for n in nodes if not _blocks(run, {n: nodes[n][0]})]
-    fence.cordon(run.kube, likely, run.name)
-    proven = [n for n in likely if not _blocks(run, {n: nodes[n][0]})]
-    fence.unfence(run.kube, run.name, sorted(set(likely) - set(proven)))
-    return {n: nodes[n] for n in proven}
+    proven = {uid for each in swap.slices_of(run) for uid in each.new}
+    nodes = sorted(planning.nodes_of(snapshot, target), key=lambda n: (n.uid in proven, n.name))
+    found = {n.name: (n.uid, n.provider_id) for n in nodes}
+    return {name: ids for name, ids in found.items() if not machines.occupied(run, {name: ids})}
 
 
-def _blocks(run: Run, uids: Mapping[str, str]) -> bool:
-    return any(f.level is Level.BLOCK for f in drain.verify_empty(run.kube, uids))
+def _not_empty(found: list[Finding]) -> PoolshiftError:
+    return Conflict(
+        "target nodes",
+        f"got work while they were to be given back: {and_more([f.fact() for f in found], 3)}",
+        expected="no pod on them",
+        remedy="run the same command again: others are taken",
+    )

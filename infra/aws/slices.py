@@ -16,7 +16,7 @@ from typing import Any
 from infra.aws import read
 from infra.aws.pools import EksPools
 from infra.errors import CloudError, NotFound, Refused, Unreachable
-from infra.model.slices import Instance
+from infra.model.slices import Instance, Prove
 from infra.model.survey import Reservation
 
 _GOING = ("Terminat", "Detach")  # Terminating, Terminating:Wait, Terminated, Detaching, …
@@ -33,7 +33,7 @@ class EksSlices:
         """Of every Auto Scaling group behind the node group."""
         return {i.id: i for group in self._groups(pool) for i in _instances(group)}
 
-    def give_up(self, pool: Any, ids: Iterable[str]) -> None:
+    def give_up(self, pool: Any, ids: Iterable[str], prove: Prove) -> None:
         """Lower the minimum where it stands in the way, then end each instance by its id."""
         groups = self._groups(pool)
         standing = {i.id for group in groups for i in _instances(group) if not i.going}
@@ -44,6 +44,7 @@ class EksSlices:
         if sum(int(group.get("MinSize") or 0) for group in groups) > room:
             self.pools.update(pool.name, {"scalingConfig": {"minSize": room}})
         for name in asked:
+            prove([name])
             self._terminate(name)
 
     def grow(self, pool: Any, nodes: int) -> None:

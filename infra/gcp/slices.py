@@ -17,7 +17,7 @@ from infra.errors import NotFound, Refused
 from infra.gcp import read
 from infra.gcp.api import COMPUTE
 from infra.gcp.pools import GkePools
-from infra.model.slices import Instance
+from infra.model.slices import Instance, Prove
 from infra.model.survey import Reservation
 
 _GOING = ("DELETING", "ABANDONING")
@@ -34,17 +34,19 @@ class GkeSlices:
         """Of every instance group of the pool."""
         return {i.id: i for url in self._groups(pool) for i in self._list(url, pool.name)}
 
-    def give_up(self, pool: Any, ids: Iterable[str]) -> None:
+    def give_up(self, pool: Any, ids: Iterable[str], prove: Prove) -> None:
         """Each group is told which of its own instances end."""
         wanted = set(ids)
         for url in self._groups(pool):
             here = sorted(i.id for i in self._list(url, pool.name) if i.id in wanted and not i.going)
             for start in range(0, len(here), _BATCH):
+                asked = here[start : start + _BATCH]
                 body = {
-                    "instances": [_short(name) for name in here[start : start + _BATCH]],
+                    "instances": [_short(name) for name in asked],
                     "skipInstancesOnValidationError": True,  # one that has gone since is no error
                 }
                 what = f"instance group {url.rpartition('/')[2]} of {pool.name}"
+                prove(asked)
                 self.pools.gcp.post(f"{url}/deleteInstances", what, "compute.instanceGroupManagers.update", body)
 
     def grow(self, pool: Any, nodes: int) -> None:

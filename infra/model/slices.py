@@ -6,7 +6,7 @@ these are the ones that were proven empty. Machines are named as Kubernetes name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +21,10 @@ class Instance:
     going: bool = False
 
 
+Prove = Callable[[Sequence[str]], None]
+"""Told the ids of one request right before it is sent; what it raises stops it there."""
+
+
 class Slices(Protocol):
     """One cloud's way to take single machines. Verbs are idempotent and bounded; errors as `infra.model.pools.Pools`.
 
@@ -31,10 +35,11 @@ class Slices(Protocol):
         """The pool's machines as the cloud has them now, by id. A pool that does not exist has none."""
         ...
 
-    def give_up(self, pool: Any, ids: Iterable[str]) -> None:
+    def give_up(self, pool: Any, ids: Iterable[str], prove: Prove) -> None:
         """Ask the cloud to end exactly these machines, and to make the pool smaller by as many.
 
-        Machines that are no longer the pool's, or are going already, are not asked for again. Returns at once: follow
+        What has to be changed first may take the cloud minutes, and a slice may take many requests: `prove` is asked
+        before each of them that ends machines. Machines that are no longer the pool's, or are going already, are not asked for again. Returns at once: follow
         with `instances`.
         """
         ...

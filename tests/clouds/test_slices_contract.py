@@ -39,8 +39,9 @@ def test_exactly_the_named_machine_goes_and_its_room_comes_back_later(shared: An
     assert len(before) == 3
     gone = sorted(before)[1]
 
-    slices.give_up(here.source, [gone])
-    slices.give_up(here.source, [gone])  # asked again, as after a kill
+    asked: list[str] = []
+    slices.give_up(here.source, [gone], asked.extend)
+    slices.give_up(here.source, [gone], asked.extend)  # asked again, as after a kill
 
     assert slices.instances(here.source)[gone].going
     settle(here)
@@ -49,9 +50,27 @@ def test_exactly_the_named_machine_goes_and_its_room_comes_back_later(shared: An
     assert here.pools.find(here.source).nodes == 2
     settle(here)
     assert slices.reservation(here.target).free == 1
-    slices.give_up(here.source, [gone])
+    slices.give_up(here.source, [gone], asked.extend)
     settle(here)
     assert len(slices.instances(here.source)) == 2
+    assert asked == [gone], "proven before the one request that was sent, and before no other"
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_machine_that_is_not_proven_right_before_the_request_is_not_asked_to_end(shared: Any, cloud: str) -> None:
+    here = shared(cloud)
+    here.pools.fence_for_run(here.source, "run-1")
+    slices = connect.slices(here.pools)
+    before = dict(slices.instances(here.source))
+
+    def refuse(ids: Any) -> None:
+        raise Refused(str(ids), "not empty")
+
+    with pytest.raises(Refused, match="not empty"):
+        slices.give_up(here.source, before, refuse)
+
+    settle(here)
+    assert slices.instances(here.source) == before
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
@@ -94,4 +113,4 @@ def test_a_pool_that_does_not_exist_has_no_machines(shared: Any, cloud: str) -> 
     here = shared(cloud)
 
     assert connect.slices(here.pools).instances(here.target) == {}
-    connect.slices(here.pools).give_up(here.target, ["aws:///us-east-2a/i-0", "gce://p/z/n"])
+    connect.slices(here.pools).give_up(here.target, ["aws:///us-east-2a/i-0", "gce://p/z/n"], pytest.fail)

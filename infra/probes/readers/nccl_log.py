@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import repeat
 
 from infra.model.reading import Hca, LogWarning, NcclLog, family_of
 from infra.probes.readers.nccl_channels import count_lines, parse_channel, same_host, sums, until_next
@@ -57,6 +58,7 @@ class NcclLogReader:
         self.by_pid: dict[tuple[str, int | None], RankState] = {}
         self.threads: dict[bytes, ThreadState | None] = {}
         self.sentences: dict[bytes, tuple[str, re.Match[bytes] | None]] = {}
+        self.boring: dict[bytes, int] = {}  # messages that say nothing (more): do they count as NCCL's sentences?
         self.channels: dict[bytes, ChannelLine | None] = {}
         self.comm_lines: dict[bytes, CommLine] = {}
         self.anonymous = RankState("", "", None)  # channel lines whose prefix somebody cut off
@@ -91,21 +93,28 @@ class NcclLogReader:
         Lines written into one another need no care here: a sentence is found wherever it stands in a line.
         """
         begins, rfind, sentences, threads = INTERESTING.match, data.rfind, self.sentences, self.threads
-        count = 0
+        told = list(found)
+        texts = [data[at + 10 : end] for _, at, end in told]
+        boring = self.boring
+        if len(boring) >= _MEMO:
+            boring.clear()
+        count = sum(map(boring.get, texts, repeat(0)))
         phrase, said = "", None
-        for start, at, end in found:
+        for (start, at, _), text in [pair for pair in zip(told, texts, strict=True) if pair[1] not in boring]:
             match = begins(data, at)
             if match is None:
+                if data.startswith(b"NCCL INFO ", at):
+                    boring[text] = 0
                 continue
             count += 1
             kind = match.lastindex
-            text = data[at + 10 : end]
             if kind == SENTENCE:
                 sentence = sentences.get(text)
                 if sentence is None:
                     sentence = self._sentence(text)
                 phrase, said = sentence
                 if said is None:
+                    boring[text] = 1
                     continue
             if kind in _BY_RANK:
                 thread = threads.get(data[rfind(b" ", start, at - 6) + 1 or start : at]) or self._thread(data[start:at])
@@ -114,7 +123,7 @@ class NcclLogReader:
                 else:
                     self._take(phrase, said, thread)
                     if phrase not in OF_A_RANK:
-                        sentences[text] = ("boring", None)  # said once is said
+                        boring[text] = 1  # said once is said
             elif kind == WARNING:
                 self._warn(text[:4096], data[max(start, at - 400) : at])
             else:
