@@ -168,4 +168,4 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
     evictions = f"{found.tally.accepted} pods evicted, {found.tally.refused} refusals"
     console.say(f"{found.end.value}: {evictions}, {found.requests} requests, {found.seconds:.1f} s")
     if found.restored:
-        console.say(f"uncordoned again: {', '.join(found.restored)}")
+        console.say(f"cordoned or not, as before the drain: {', '.join(found.restored)}")

@@ -28,7 +28,7 @@ from tasks.move_report import MoveReport, WaveReport, pod_end_dict
 from tasks.moving import move
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
-from tasks.rules.outcome import End, Fate, Limits, PodEnd, Sentence, Tally, node_end, worst_end
+from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_end, worst_end
 from tasks.rules.placement import TargetShape
 from tasks.rules.sentences import sentence_of
 from tasks.rules.waves import MovePlan, plan_move
@@ -138,6 +138,7 @@ def drain_nodes(
     *,
     clock: Clock | None = None,
     say: Callable[[str], None] = lambda _: None,
+    passing: Callable[[str], object] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> DrainReport:
     """Empty nodes of any cluster. Blockers are judged first; a node that has one is left alone, the others go on.
@@ -151,7 +152,7 @@ def drain_nodes(
         Forbidden, Unreachable, Conflict: as `infra.kube.api`.
 
     """
-    return _Drain(kube, tuple(dict.fromkeys(nodes)), options, clock or kube.clock, say, cancelled).run()
+    return _Drain(kube, tuple(dict.fromkeys(nodes)), options, clock or kube.clock, say, passing, cancelled).run()
 
 
 _DAEMONSET = Decision(
@@ -188,10 +189,11 @@ class _Drain:
         options: DrainOptions,
         clock: Clock,
         say: Callable[[str], None],
+        passing: Callable[[str], object],
         cancelled: Callable[[], bool],
     ) -> None:
         self.kube, self.nodes, self.options, self.clock = kube, nodes, options, clock
-        self.say, self.cancelled = say, cancelled
+        self.say, self.passing, self.cancelled = say, passing, cancelled
         self.here = Holder.here("drain")
         self.name = name_of_drain(self.here)
         self.began, self.asked = clock.now(), kube.requests
@@ -299,6 +301,9 @@ class _Drain:
             unfence(self.kube, run, names)
             self.say(f"took back what {run} had left on {', '.join(names)}")
 
+    def _pass_by(self, now: Progress) -> None:
+        self.passing(now.wording())
+
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
         self._free(nodes)
@@ -315,7 +320,7 @@ class _Drain:
                     lambda pod: self._fate(pod, context),
                     limits,
                     last=drains_last,
-                    on_progress=lambda p: self.say(p.wording()),
+                    on_progress=self._pass_by,
                     cancelled=self.cancelled,
                 )
             uids |= dict.fromkeys(set(nodes) - set(uids), "")  # went meanwhile: empty if no pod names them

@@ -9,10 +9,13 @@ from datetime import timedelta
 from infra.errors import BadSpec, NotFound
 from infra.kube import api
 from infra.kube.api import Kube
-from infra.model.spec import Cluster, parse_duration
+from infra.model.spec import Cluster
 from infra.model.workload import Requirement, Selector
-from tasks.drain import DrainOptions, DrainReport, drain_nodes
-from tasks.progress import say
+from tasks.drain import FOREVER, DrainOptions, DrainReport, drain_nodes
+from tasks.progress import passing, say
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
     """
     options = DrainOptions(
         grace=request.grace,
-        timeout=_duration(request.timeout),
+        timeout=read_timeout(request.timeout),
         pod_selector=read_selector(request.pod_selector) if request.pod_selector else None,
         ignore_daemonsets=request.ignore_daemonsets,
         delete_emptydir_data=request.delete_emptydir_data,
@@ -53,7 +56,7 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
         evictions_per_second=request.evictions_per_second,
     )
     kube = api.connect(cluster)
-    return drain_nodes(kube, _names(kube, request), options, say=say)
+    return drain_nodes(kube, _names(kube, request), options, say=say, passing=passing)
 
 
 def _names(kube: Kube, request: Request) -> list[str]:
@@ -83,11 +86,24 @@ def _names(kube: Kube, request: Request) -> list[str]:
     return sorted(found)
 
 
-def _duration(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as cause:
-        raise BadSpec("--timeout", str(cause)) from cause
+def read_timeout(text: str) -> timedelta:
+    """A duration as kubectl reads it: "90s", "1h30m", "1.5h", "500ms", "0"; a number alone has no unit. Days too.
+
+    Raises BadSpec.
+    """
+    parts = _PART.findall(text)
+    if text != "0" and (not parts or "".join(number + unit for number, unit in parts) != text):
+        bare = re.fullmatch(r"\d+(\.\d+)?", text)
+        raise BadSpec(
+            "--timeout",
+            f"{text!r} has no unit" if bare else f"{text!r} is not a duration",
+            expected="as kubectl reads it: 90s, 20m, 1h30m; 0 for no limit",
+            remedy=f"--timeout {text}s" if bare else "",
+        )
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > FOREVER.total_seconds():
+        raise BadSpec("--timeout", f"{text!r} is too long", expected=f"at most {FOREVER.days} days; 0 for no limit")
+    return timedelta(seconds=seconds)
 
 
 def read_selector(text: str) -> Selector:

@@ -18,10 +18,23 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 _DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 _ISO_DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?$")  # as a JSON form may send it
+LONGEST = timedelta(days=36500)  # far beyond any limit; a later end is no date any more
 
 
 def parse_duration(value: object) -> timedelta:
-    """ "1h30m" or seconds -> timedelta. Raises ValueError naming the value and the allowed form."""
+    """ "1h30m" or seconds -> timedelta. Raises ValueError naming the value and the allowed form, or the longest one."""
+    try:
+        found = _duration_of(value)
+    except (OverflowError, ValueError):  # more digits than a timedelta, or an int, can hold; NaN
+        found = None
+    if found is not None and found <= LONGEST:
+        return found
+    what = "is not a duration" if found is None else f"is not a duration below {LONGEST.days} days"
+    msg = f"{value!r} {what}; write it as '90s', '20m', '1h30m' or '2d'"
+    raise ValueError(msg)
+
+
+def _duration_of(value: object) -> timedelta | None:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -33,8 +46,7 @@ def parse_duration(value: object) -> timedelta:
         if value and match:
             days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
             return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    msg = f"{value!r} is not a duration; write it as '90s', '20m', '1h30m' or '2d'"
-    raise ValueError(msg)
+    return None
 
 
 def lasting(text: str) -> Any:

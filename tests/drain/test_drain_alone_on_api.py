@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from flows import cli
 from infra.errors import NotFound, Refused
 from infra.kube.api import MERGE_PATCH
 from infra.model.workload import Selector
 from tasks.drain import DrainOptions, drain_nodes
+from tasks.draining import read_timeout
 from tasks.rules.outcome import End
 
 
@@ -87,8 +89,12 @@ def test_after_a_timeout_exactly_the_cordons_of_this_drain_are_taken_back(kube, 
     kubelet.never_ends = lambda pod: True
     pools.cordon("old-1")
 
-    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(timeout=timedelta(seconds=1.5)))
+    stays, passes = [], []
+    options = DrainOptions(timeout=timedelta(seconds=1.5))
+    report = drain_nodes(kube, ["old-0", "old-1"], options, say=stays.append, passing=passes.append)
 
+    assert [line for line in stays if "pods gone" in line] == []  # else a line a second in every log
+    assert [line for line in passes if "pods gone" not in line] == []
     assert report.end is End.FAILED
     assert {p.code for p in report.left} <= {"stuck-terminating", "wave-deadline"}
     assert report.restored == ("old-0", "old-1")
@@ -119,7 +125,7 @@ def test_an_interrupt_takes_the_cordons_back_and_is_passed_on(kube, kubelet, poo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        drain_nodes(kube, ["old-0", "old-1"], DrainOptions(), say=interrupt)
+        drain_nodes(kube, ["old-0", "old-1"], DrainOptions(), passing=interrupt)
     assert cordoned(pools) == {"new-0"}
     assert marks(pools) == []
 
@@ -136,6 +142,22 @@ def test_a_selector_moves_the_pods_it_picks_and_no_others(kube, pools):
     where = {p["metadata"]["labels"]["app"]: p["spec"]["nodeName"] for p in pools.pods()}
     assert where["web"] == "new-0"
     assert where["db"].startswith("old")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("0s", 0), ("90s", 90), ("1h30m", 5400), ("1.5h", 5400), ("500ms", 0.5), ("2d", 172800)],
+)
+def test_a_timeout_is_read_as_kubectl_reads_it(text, seconds):
+    assert read_timeout(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "1.5", "s", "5x", "-5s", "5s ", "5 s", "5s5", "nan", "1e9s", "90000000h", "9" * 400 + "h"]
+)
+def test_a_timeout_without_unit_or_end_is_refused_before_the_cluster_is_asked(text, capsys):
+    assert cli.run(["drain", "old-0", f"--timeout={text}", "--kubeconfig", "/nowhere"]) == 2
+    assert "--timeout" in capsys.readouterr().err
 
 
 def test_a_closed_budget_is_named_with_its_numbers_when_time_is_up(kube, pools):
