@@ -11,7 +11,7 @@ from infra.errors import Conflict, NoCapacity, PoolshiftError
 from infra.kube import read
 from infra.model.pools import Pool
 from infra.model.verdict import Finding
-from tasks import fence, machines, planning, swap
+from tasks import machines, planning, swap
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run, reach
@@ -36,7 +36,7 @@ def take_back(run: Run) -> list[str]:
         return []
     done = _empty_target(run, missing)
     reach("rollback:given")
-    room = _room(run, missing)
+    room = _room(run, whole, missing)
     if room:
         source.grow(run.spec.source, wanted - missing + room)
         reach("rollback:growing")
@@ -50,12 +50,14 @@ def take_back(run: Run) -> list[str]:
     return done
 
 
-def _room(run: Run, missing: int) -> int:
+def _room(run: Run, whole: swap.Whole, missing: int) -> int:
     """How many machines the source can have again. Those that end just now are waited for; others' are not ours."""
     cloud = connect.slices(run.target)
-    held = sum(not i.going for i in cloud.instances(run.spec.target).values())
+    source = len(whole.nodes) - missing
+    target = sum(not i.going for i in cloud.instances(run.spec.target).values())
+    ours = len(whole.nodes) + sum(size.add - size.give for size in whole.sizes)  # with those that were free before
     try:
-        machines.await_room(run, max(0, missing - held), "the rollback")
+        machines.await_room(run, min(missing, max(0, ours - source - target)), "the rollback")
     except NoCapacity as short:
         run.say(short.wording())
     reserved = cloud.reservation(run.spec.target)

@@ -39,8 +39,8 @@ class Slices(Protocol):
         """Ask the cloud to end exactly these machines, and to make the pool smaller by as many.
 
         What has to be changed first may take the cloud minutes, and a slice may take many requests: `prove` is asked
-        before each of them that ends machines. Machines that are no longer the pool's, or are going already, are not asked for again. Returns at once: follow
-        with `instances`.
+        before each of them that ends machines. Machines that are no longer the pool's, or are going already, are not
+        asked for again. Returns at once: follow with `instances`.
         """
         ...
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra.errors import NoCapacity
-from infra.model.record import FENCE_TAINT, PRIOR, RUN, Step, StepState
+from infra import connect
+from infra.errors import CloudError, NoCapacity
+from infra.model.record import FENCE_TAINT, PRIOR, RUN, UNPROVEN_TAINT, Step, StepState
 from infra.model.spec import MigrationSpec
 from infra.sandbox import run as sandboxes
 from infra.sandbox import scenario as scenarios
@@ -68,6 +69,34 @@ def taints(node: dict[str, Any]) -> set[str]:
     return {t["key"] for t in node["spec"].get("taints") or ()}
 
 
+def group_taints(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a pool's new nodes are born with."""
+    found: list[dict[str, Any]] = group.get("taints") or (group.get("config") or {}).get("taints") or []
+    return found
+
+
+def bare_pod(node: str) -> dict[str, Any]:
+    """A pod that no scheduler placed: a cordon does not keep it away."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "late", "namespace": "data"},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "example.com/late:v1"}]},
+    }
+
+
+def remembered(node: dict[str, Any]) -> bool:
+    """Does it carry what a run would have to put back?"""
+    return PRIOR in (node["metadata"].get("annotations") or {})
+
+
+def busy(stage: Here, node: dict[str, Any]) -> bool:
+    """Does a pod of no DaemonSet run there?"""
+    field = {"fieldSelector": f"spec.nodeName={node['metadata']['name']}"}
+    pods = stage.run.kube.request("GET", "/api/v1/pods", params=field)["items"]
+    return any(p["metadata"].get("ownerReferences", [{}])[0].get("kind") != "DaemonSet" for p in pods)
+
+
 def untouched(nodes: list[dict[str, Any]]) -> bool:
     """No cordon, fence or memory of ours on any of them."""
     return not any(
@@ -78,8 +107,9 @@ def untouched(nodes: list[dict[str, Any]]) -> bool:
     )
 
 
-def test_two_pools_change_places_in_slices_of_one_reservation(here: Callable[..., Here]) -> None:
-    stage = here("eks")
+@pytest.mark.parametrize("cloud", ["eks", pytest.param("gke", marks=pytest.mark.slow)])
+def test_two_pools_change_places_in_slices_of_one_reservation(here: Callable[..., Here], cloud: str) -> None:
+    stage = here(cloud)
     before = workloads(stage.spec)
 
     last = stage.walk()
@@ -97,7 +127,12 @@ def test_two_pools_change_places_in_slices_of_one_reservation(here: Callable[...
     plan = stage.run.data(Step.PLAN)
     assert [s["pods"] for s in plan["slices"]] == [0, 7]
     group = stage.run.target.describe(NEW)
-    assert group["scalingConfig"] == {"minSize": 4, "maxSize": 4, "desiredSize": 4}
+    if cloud == "eks":
+        assert group["scalingConfig"] == {"minSize": 4, "maxSize": 4, "desiredSize": 4}
+    else:
+        assert stage.run.target_pool().nodes == 4
+        assert not group.get("autoscaling", {}).get("enabled")
+    assert not [t for t in group_taints(group) if t["key"] == UNPROVEN_TAINT]
 
 
 def test_a_slice_that_does_not_prove_itself_stops_the_run_and_a_rollback_takes_it_back(
@@ -131,20 +166,108 @@ def test_a_slice_that_does_not_prove_itself_stops_the_run_and_a_rollback_takes_i
 
 
 @pytest.mark.slow
-def test_a_reservation_that_does_not_give_machines_back_stops_the_run_and_the_next_one_goes_on(
+def test_a_rollback_takes_back_only_what_the_source_lacks_and_first_what_is_not_proven(
     here: Callable[..., Here],
 ) -> None:
-    stage = here("eks", {"reservation": {"total": 4, "source": True, "withheld": 1}}, swap={"release_timeout": "10m"})
+    names = [gke_name("train", NEW, i) for i in range(4)]
+    slow = max(sorted(names).index(name) for name in names[2:])
+    assert slow >= 2, "the canary must not have this position"
+    defect = {"kind": "no-gdr", "pool": "target", "node": slow}
+    # Two machines are free, so that the target has more idle nodes than the source lacks.
+    stage = here("gke", {"defects": [defect], "reservation": {"total": 6, "source": True}})
 
-    with pytest.raises(NoCapacity, match=r"1 of 4 machines free.*2 for slice 1"):
+    last = stage.walk()
+
+    assert (last.step, last.state) == (Step.MIGRATE, StepState.HELD), stage.told()
+    assert len(slices(stage.spec)[2]["nodes"]) == len(pool_nodes(stage.spec, OLD)) == 2
+    assert len(pool_nodes(stage.spec, NEW)) == 4
+
+    ended = undo.roll_back(stage.run, remove_target=False)
+
+    assert len(pool_nodes(stage.spec, OLD)) == 4, ended
+    assert untouched(pool_nodes(stage.spec, OLD))
+    left = pool_nodes(stage.spec, NEW)
+    assert {n["metadata"]["name"] for n in left} == set(names[:2])
+    assert all(is_closed(n) for n in left)
+    assert not any(remembered(n) for n in left), "closed to work, and nothing else of ours is left on them"
+
+
+@pytest.mark.slow
+def test_a_machine_that_goes_without_being_named_stops_the_run(here: Callable[..., Here]) -> None:
+    stage = here("eks")
+    before = workloads(stage.spec)
+    took: list[str] = []
+
+    def scale(text: str) -> None:
+        """Somebody takes a machine with work on it while ours are asked to end."""
+        stage.said.append(text)
+        if "giving up" in text and not took:
+            ours = {machine for _, machine in slices(stage.spec)[1]["nodes"].values()}
+            cloud = connect.slices(stage.run.source)
+            took.append(sorted(set(cloud.instances(stage.spec.source)) - ours)[0])
+            cloud.give_up(stage.spec.source, took, lambda _: None)
+
+    with pytest.raises(CloudError, match="1 machine that nobody named went too"):
+        walk(stage.spec, scale)
+
+    assert slices(stage.spec)[1]["stage"] == "giving"
+    assert pool_nodes(stage.spec, NEW) == []
+    ended = undo.roll_back(stage.run, remove_target=True)
+    assert len(pool_nodes(stage.spec, OLD)) == 4, ended
+    assert untouched(pool_nodes(stage.spec, OLD))
+    assert workloads(stage.spec).keys() == before.keys()
+
+
+@pytest.mark.slow
+def test_a_node_that_gets_a_pod_after_its_proof_is_not_given_up_and_the_slice_goes_on_once_it_is_gone(
+    here: Callable[..., Here],
+) -> None:
+    stage = here("eks")
+    put: list[str] = []
+
+    def place(text: str) -> None:
+        """Between the proof of the whole slice and the request for its second machine."""
+        stage.said.append(text)
+        if text.startswith("slice 2: giving up") and not put:
+            by_machine = {machine: name for name, (_, machine) in slices(stage.spec)[2]["nodes"].items()}
+            put.append(by_machine[list(by_machine)[-1]])
+            stage.run.kube.request("POST", "/api/v1/namespaces/data/pods", body=bare_pod(put[0]))
+
+    for attempt in ("met right before the request", "met by the drain"):
+        last = walk(stage.spec, place)
+
+        assert (last.step, last.state) == (Step.MIGRATE, StepState.HELD), attempt + stage.told()
+        assert "data/late" in last.summary + json.dumps(last.data), attempt
+        assert [n["metadata"]["name"] for n in pool_nodes(stage.spec, OLD)] == put, attempt
+        assert slices(stage.spec)[2]["stage"] == "giving"
+    pod = stage.run.kube.request("GET", "/api/v1/namespaces/data/pods/late")
+    assert not pod["metadata"].get("deletionTimestamp")
+
+    stage.run.kube.request("DELETE", "/api/v1/namespaces/data/pods/late")
+    last = stage.walk()
+
+    assert (last.step, last.state) == (Step.REPORT, StepState.DONE), stage.told()
+    assert pool_nodes(stage.spec, OLD) == []
+    assert len(pool_nodes(stage.spec, NEW)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("withheld", [1, 2])
+def test_a_reservation_that_does_not_give_machines_back_stops_the_run_and_a_rollback_takes_what_there_is(
+    here: Callable[..., Here], withheld: int
+) -> None:
+    reservation = {"total": 4, "source": True, "withheld": withheld}
+    stage = here("eks", {"reservation": reservation}, swap={"release_timeout": "10m"})
+
+    with pytest.raises(NoCapacity, match=rf"{2 - withheld} of 4 machines free.*2 for slice 1"):
         stage.walk()
 
     assert slices(stage.spec)[1]["stage"] == "given"
     assert len(pool_nodes(stage.spec, OLD)) == 2
     ended = undo.roll_back(stage.run, remove_target=True)
-    assert "3 of 4" in json.dumps(ended)
+    assert f"{4 - withheld} of 4" in json.dumps(ended)
     assert untouched(pool_nodes(stage.spec, OLD))
-    assert len(pool_nodes(stage.spec, OLD)) == 3
+    assert len(pool_nodes(stage.spec, OLD)) == 4 - withheld
 
 
 @pytest.mark.slow
@@ -172,4 +295,15 @@ def test_a_drain_that_is_blocked_in_the_second_slice_gives_nothing_up_and_opens_
     assert slices(stage.spec)[2]["stage"] == "chosen"
     assert len(pool_nodes(stage.spec, OLD)) == 2
     assert untouched(pool_nodes(stage.spec, OLD))
+    assert workloads(stage.spec) == before
+
+    ended = undo.roll_back(stage.run, remove_target=False)  # the first slice is open and has work
+
+    old, new = pool_nodes(stage.spec, OLD), pool_nodes(stage.spec, NEW)
+    assert len(old) + len(new) == 4, ended
+    assert untouched(old)
+    assert new
+    assert all(is_closed(n) for n in new)
+    assert not any(remembered(n) for n in new)
+    assert all(busy(stage, n) for n in new), "an empty one is given back"
     assert workloads(stage.spec) == before
