@@ -71,6 +71,8 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
         holder = f"; held by {', '.join(standing.holders)}" if standing.holders else ""
         title = f"{standing.run}: {standing.source} -> {standing.target}, {standing.at}{holder}"
         console.show_table(standing.steps, title)
+        console.show_table(standing.slices, "Slices")
+        console.show_findings(standing.unreadable)
         for line in _now(standing):
             console.out().print(line, markup=False)
 

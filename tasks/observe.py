@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,9 @@ from infra.kube import api, records
 from infra.kube.api import Kube
 from infra.model.record import RUN, Step, StepState
 from infra.model.spec import Cluster
+from infra.model.verdict import Finding, Level
 from tasks import board, wishes
+from tasks.rules.slice_rows import rows_of
 from tasks.rules.wording import span
 
 
@@ -30,6 +32,8 @@ class Standing:
     target: str = ""
     wish: str = ""
     progress: Mapping[str, Any] = field(default_factory=dict)
+    slices: tuple[Mapping[str, str], ...] = ()
+    unreadable: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -44,13 +48,15 @@ class Standing:
             "wish": self.wish,
             "progress": dict(self.progress),
             "steps": [dict(step) for step in self.steps],
+            "slices": [dict(each) for each in self.slices],
+            "unreadable": [f.to_dict() for f in self.unreadable],
         }
 
 
 def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
     """Every run of the namespace, or one. Raises NotFound for an unknown name."""
     kube = api.connect(cluster)
-    found = [standing(record, _holders(kube, record.name)) for record in records.list_runs(kube)]
+    found = [standing(record, _holders(kube, record.name), kube.namespace) for record in records.list_runs(kube)]
     if name is None:
         return found
     chosen = [s for s in found if s.run == name]
@@ -60,12 +66,15 @@ def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
     return chosen
 
 
-def standing(record: records.RunRecord, holders: tuple[str, ...]) -> Standing:
-    """The rows of one record, in the order of the steps."""
+def standing(record: records.RunRecord, holders: tuple[str, ...], namespace: str = "poolshift") -> Standing:
+    """The rows of one record, in the order of the steps. A step that cannot be read has a row that says so."""
     rows = []
     at = "not started"
     for step in Step:
         entry = record.steps.get(step)
+        if entry is None and f"step.{step.value}" in record.unreadable:
+            rows.append({"step": step.value, "state": "unreadable", "took": "", "summary": "see below"})
+            at = f"{step.value}: unreadable"
         if entry is None:
             continue
         took = span(parse_time(entry.finished) - parse_time(entry.started)) if entry.finished else ""
@@ -82,7 +91,25 @@ def standing(record: records.RunRecord, holders: tuple[str, ...]) -> Standing:
         target=str((record.spec.get("target") or {}).get("name", "")),
         wish=wishes.standing(record),
         progress=_progress(record),
+        slices=tuple(rows_of(record.notes)),
+        unreadable=tuple(_unreadable(record, namespace)),
     )
+
+
+def _unreadable(record: records.RunRecord, namespace: str) -> Iterator[Finding]:
+    """Each entry of the record that cannot be read, with how to see it and what goes on without it."""
+    for key, why in sorted(record.unreadable.items()):
+        path = key.replace(".", "\\.")
+        step = key.startswith("step.")
+        yield Finding(
+            level=Level.WARN,
+            code="record-unreadable",
+            object=f"run {record.name}, {key.replace('.', ' ', 1)}",
+            observed=f"its entry cannot be read ({why})",
+            expected="JSON as poolshift writes it",
+            remedy=f"kubectl get configmap poolshift-run-{record.name} -n {namespace} -o jsonpath='{{.data.{path}}}'; "
+            + ("poolshift migrate with the same spec does the step again" if step else "mend it before going on"),
+        )
 
 
 def _progress(record: records.RunRecord) -> Mapping[str, Any]:

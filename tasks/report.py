@@ -18,6 +18,7 @@ from infra.model.record import Step
 from infra.model.spec import Cluster
 from tasks.home import home
 from tasks.rules import story
+from tasks.rules.slice_rows import rows_of
 from tasks.run import Run
 
 
@@ -61,7 +62,8 @@ def render(
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     words = stopped.wording() if stopped else ""
-    told = story.tell(record.name, record.steps, when=when, simulated=simulated, stopped=words)
+    slices = rows_of(record.notes)
+    told = story.tell(record.name, record.steps, when=when, simulated=simulated, stopped=words, slices=slices)
     model = {**_shallow(told), "pictures": _pictures(record, simulated), "kinds": story.kinds(told.findings)}
     environment = Environment(
         loader=PackageLoader("tasks", "templates"), autoescape=select_autoescape(enabled_extensions=("html.j2",))

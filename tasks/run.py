@@ -101,9 +101,13 @@ class Run:
         return self.target.find(self.spec.target)
 
     def record(self) -> records.RunRecord:
-        """The run's record, made if absent. Raises Refused when the name belongs to another spec."""
+        """The run's record, made if absent.
+
+        Raises Refused when the name belongs to another spec, Unmeasured when a note of it cannot be read.
+        """
         records.ensure_namespace(self.kube)
         record = records.create(self.kube, self.name, "migration", self.spec.model_dump_json())
+        records.require_notes(self.kube, record)
         if record.spec_hash != self.hash and _only_planned(record):
             # Nothing was touched under the old spec: what the plan asked to be mended may be mended.
             records.remove(self.kube, self.name)
@@ -189,7 +193,11 @@ def _reads_as(record: records.RunRecord, own: str) -> bool:
 def _only_planned(record: records.RunRecord) -> bool:
     """Has the run got no further than a plan that it did not pass?"""
     plan = record.steps.get(Step.PLAN)
-    return set(record.steps) <= {Step.PLAN} and (plan is None or plan.state is not StepState.DONE)
+    return (
+        not record.unreadable
+        and set(record.steps) <= {Step.PLAN}
+        and (plan is None or plan.state is not StepState.DONE)
+    )
 
 
 def _finish(run: Run, step: Step, started: str, done: Done) -> StepRecord:

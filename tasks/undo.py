@@ -23,31 +23,35 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
 
     Raises:
         NotFound: no such run in this cluster.
+        Unmeasured: a note of its record, which says what to put back, cannot be read.
         Refused: the source pool is already deleted, or the target to be removed is not ours or not empty.
 
     """
     record = records.read(run.kube, run.name)
     if record is None:
         raise NotFound(f"run {run.name}", "no record in this cluster", remedy="poolshift status")
+    records.require_notes(run.kube, record)
     source = run.source_pool()
-    if Step.RETIRE in record.steps and source is not None and source.state in _GOING:
+    if record.began(Step.RETIRE) and source is not None and source.state in _GOING:
         raise Refused(
             f"run {run.name}",
             f"{pool_words(run.spec.source)} is being deleted ({source.state.value})",
             expected="a source pool that stays",
             remedy="let poolshift migrate end it: pods must not land on nodes that the cloud takes away",
         )
-    retired = record.steps.get(Step.RETIRE)
-    if source is None and retired is not None:
+    if source is None and record.began(Step.RETIRE):
+        retired = record.steps.get(Step.RETIRE)
+        state = retired.state.value if retired else "its entry cannot be read"
         raise Refused(
             f"run {run.name}",
-            f"{pool_words(run.spec.source)} is deleted already ({retired.state.value})",
+            f"{pool_words(run.spec.source)} is deleted already ({state})",
             remedy="what is gone cannot be put back; a migration the other way is a new spec",
         )
     done: list[str] = []
     resumed = gangs.restore(run.kube, run.name)
     if resumed:
         done.append(f"resumed {and_more(list(resumed), 5)}")
+    swap_back.follow_leaving(run)
     restored = fence.unfence(run.kube, run.name)
     if restored:
         done.append(f"restored {plural(len(restored), 'node')}: {and_more(sorted(restored), 5)}")
@@ -56,7 +60,7 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     stays = ""
     if remove_target:
         done += _remove_target(run)
-    elif Step.MIGRATE in record.steps:
+    elif record.began(Step.MIGRATE):
         closed, stays = _close_target(run)
         done += closed
     ended = _ended(record)

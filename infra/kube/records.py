@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.clock import rfc3339
-from infra.errors import Conflict
+from infra.errors import Conflict, Unmeasured
 from infra.kube.api import MERGE_PATCH, Kube
 from infra.model.record import MANAGED_BY, RUN, Step, StepRecord
 
@@ -27,6 +27,12 @@ class RunRecord:
     spec: Mapping[str, Any]
     steps: Mapping[Step, StepRecord] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Keys whose entry cannot be read, and why. Their step is looked at again."""
+
+    def began(self, step: Step) -> bool:
+        """Has the step an entry, be it one that cannot be read?"""
+        return step in self.steps or f"step.{step}" in self.unreadable
 
 
 def spec_hash(spec_json: str) -> str:
@@ -107,6 +113,21 @@ def write_note(kube: Kube, name: str, key: str, value: object) -> None:
     _patch(kube, name, {f"note.{key}": json.dumps(value, separators=(",", ":"), default=str)})
 
 
+def require_notes(kube: Kube, record: RunRecord) -> None:
+    """Stop where a note cannot be read: it holds what is to be put back or what has begun, which must not be guessed.
+
+    Raises Unmeasured.
+    """
+    for key, why in sorted(record.unreadable.items()):
+        if key.startswith("note."):
+            raise Unmeasured(
+                f"run {record.name}",
+                f"{key} of its record cannot be read ({why})",
+                expected="JSON as poolshift writes it",
+                remedy=f"mend it: kubectl edit configmap poolshift-run-{record.name} -n {kube.namespace}",
+            )
+
+
 def remove(kube: Kube, name: str) -> None:
     """Forget a run. Absent is success."""
     kube.delete(_path(kube, name))
@@ -126,19 +147,23 @@ def _mapping(text: str | None) -> dict[str, Any]:
 
 
 def _parse(config_map: Mapping[str, Any]) -> RunRecord:
-    """Tolerant: entries that cannot be read are left out, so their step is looked at again."""
+    """Tolerant: entries that cannot be read are named apart, so their step is looked at again."""
     data = config_map.get("data") or {}
     steps: dict[Step, StepRecord] = {}
     notes: dict[str, Any] = {}
+    unreadable: dict[str, str] = {}
     for key, text in data.items():
         try:
             if key.startswith("step."):
                 record = StepRecord.from_json(text)
+                if key != f"step.{record.step.value}":
+                    msg = f"it speaks of step {record.step.value}"
+                    raise ValueError(msg)
                 steps[record.step] = record
             elif key.startswith("note."):
                 notes[key.removeprefix("note.")] = json.loads(text)
-        except (ValueError, KeyError, TypeError):
-            continue
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            unreadable[key] = f"{type(error).__name__}: {error}"
     return RunRecord(
         name=str(config_map["metadata"]["name"]).removeprefix("poolshift-run-"),
         kind=str(data.get(_KIND, "migration")),
@@ -147,4 +172,5 @@ def _parse(config_map: Mapping[str, Any]) -> RunRecord:
         spec=_mapping(data.get(_SPEC)),
         steps=steps,
         notes=notes,
+        unreadable=unreadable,
     )

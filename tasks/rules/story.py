@@ -52,8 +52,16 @@ class Story:
     tables: tuple[Table, ...]
 
 
-def tell(run: str, records: Records, *, when: str, simulated: bool, stopped: str = "") -> Story:
-    """The story as far as it went. `stopped` is the error that ended it, in words."""
+def tell(
+    run: str,
+    records: Records,
+    *,
+    when: str,
+    simulated: bool,
+    stopped: str = "",
+    slices: Sequence[Mapping[str, str]] = (),
+) -> Story:
+    """The story as far as it went. `stopped` is the error that ended it, in words; `slices` are the rows of a swap."""
     findings = tuple(_findings(records))
     blocks = [f for f in findings if f.level is Level.BLOCK]
     held = _held(records)
@@ -77,7 +85,7 @@ def tell(run: str, records: Records, *, when: str, simulated: bool, stopped: str
         next=tuple(_next(blocks, held, stopped)),
         verdicts=_verdicts(records),
         findings=findings,
-        tables=tuple(_tables(records)),
+        tables=tuple(_tables(records, slices)),
     )
 
 
@@ -275,9 +283,16 @@ def _findings(records: Records) -> Iterable[Finding]:
                 yield finding
 
 
-def _tables(records: Records) -> Iterable[Table]:
+def _tables(records: Records, slices: Sequence[Mapping[str, str]]) -> Iterable[Table]:
     rows = tuple((r.step.value, r.state.value, _took(r), r.summary) for s in Step if (r := records.get(s)) is not None)
     yield Table(title="Steps", columns=("step", "state", "took", "what"), rows=rows)
+    if slices:
+        yield Table(
+            title="Slices",
+            columns=tuple(slices[0]),
+            rows=tuple(tuple(each.values()) for each in slices),
+            note="Each is proven by the whole gate before the next source node is given up.",
+        )
     migrated = records.get(Step.MIGRATE)
     waves = migrated.data.get("waves") if migrated else None
     if waves:

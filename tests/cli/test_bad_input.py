@@ -16,9 +16,9 @@ import yaml
 
 from flows import cli, orchestrator
 from infra.errors import Forbidden, PoolshiftError
-from infra.kube import api
+from infra.kube import api, records
 from infra.kube.api import translate
-from infra.model.spec import Cluster
+from infra.model.spec import Cluster, MigrationSpec
 from infra.sandbox import run as sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "infra" / "examples"
@@ -99,6 +99,40 @@ def test_a_cluster_that_does_not_answer_is_named_with_the_command_to_check_it(
     assert code == 1
     assert "no answer to GET" in text
     assert "get --raw /readyz" in text
+
+
+def test_an_entry_of_a_record_that_cannot_be_read_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any
+) -> None:
+    kube, path = api.connect(Cluster(kubeconfig=str(kubeconfig))), ["--kubeconfig", str(kubeconfig)]
+    wanted = MigrationSpec.model_validate(yaml.safe_load(Path(spec()).read_text()))
+    name = wanted.name
+    good = {"step": "plan", "state": "done", "started": "2026-01-01T00:00:00Z", "finished": "2026-01-01T00:01:00Z"}
+    broken = {"plan": json.dumps(good), "baseline": '{"step":"base', "gate": "[]", "soak": json.dumps(good)}
+    records.ensure_namespace(kube)
+    records.create(kube, name, "migration", wanted.model_dump_json())
+    where = f"/api/v1/namespaces/poolshift/configmaps/poolshift-run-{name}"
+    data = {f"step.{step}": text for step, text in broken.items()} | {"note.swap": '{"nodes'}
+    kube.request("PATCH", where, body={"data": data}, content_type=api.MERGE_PATCH)
+    try:
+        code, text = poolshift(capsys, "status", name, *path)
+        shown = json.loads(poolshift(capsys, "status", name, "--json", *path)[1])[0]
+        stopped, words = poolshift(capsys, "migrate", spec(), *path)
+    finally:
+        records.remove(kube, name)
+
+    assert code == 0
+    assert {s["step"]: s["state"] for s in shown["steps"]} == {
+        "plan": "done",
+        "baseline": "unreadable",
+        "gate": "unreadable",
+        "soak": "unreadable",
+    }
+    assert shown["at"] == "soak: unreadable"
+    for entry in ("step baseline", "step gate", "step soak", "note swap"):
+        assert entry in text
+    assert "kubectl get configmap" in text
+    assert (stopped, "note.swap" in words, "kubectl edit configmap" in words) == (4, True, True)
 
 
 def test_a_refused_request_names_verb_resource_and_the_rule_to_add() -> None:
