@@ -10,7 +10,7 @@ from infra.clock import rfc3339
 from infra.errors import PoolshiftError
 from infra.kube import records
 from tasks.move_report import WaveReport
-from tasks.rules.wording import and_more, span
+from tasks.rules.wording import and_more, plural, span
 from tasks.run import Run
 from tasks.steering import Stand
 
@@ -38,7 +38,8 @@ class Board:
         self.rows.append(row(report))
         drained = sum(1 for end in report.nodes.values() if end.value == "drained")
         words = f"wave {report.number} of {report.of}: {drained} of {len(report.nodes)} nodes empty"
-        self.run.say(f"{words}, {report.moved} pods moved in {self.rows[-1]['took']}")
+        moved = f"{plural(report.moved, 'pod')} moved" if report.moved else "no pod to move"
+        self.run.say(f"{words}, {moved} in {self.rows[-1]['took']}")
         self.run.show(f"waves of {self.run.name}", self.rows)
         self._note({"wave": report.number, "of": report.of, "words": words, "of_nodes": self.nodes, "waits": []})
 

@@ -23,7 +23,7 @@ from tasks.rules.idle import idle_nodes
 from tasks.rules.placement import TargetShape, shape_of
 from tasks.rules.swap import SwapPlan
 from tasks.rules.waves import MovePlan, plan_move
-from tasks.rules.wording import plural
+from tasks.rules.wording import and_more, plural
 from tasks.run import Run
 
 _ORDINARY = ("cpu", "memory", "pods", "ephemeral-storage")
@@ -65,10 +65,15 @@ class Plan:
         warnings = sum(f.level is Level.WARN for f in self.findings)
         return (
             f"{self.strategy.value}{self._slices_words}: {plural(self.moves.pods, 'pod')} "
-            f"in {plural(len(self.moves.waves), 'wave')}, "
+            f"{self._waves_words}, "
             f"{plural(len(self.moves.gangs), 'gang')} as one, {plural(warnings, 'warning')}, "
             f"validation {self.estimate.wording()}"
         )
+
+    @property
+    def _waves_words(self) -> str:
+        """A swap goes by its slices; waves are laid out only where both pools stand side by side."""
+        return "moved slice by slice" if self.slices.slices else f"in {plural(len(self.moves.waves), 'wave')}"
 
     @property
     def _slices_words(self) -> str:
@@ -105,12 +110,14 @@ class Plan:
             lines += ["## Slices", "", "Each is proven by the whole gate before the next source node is given up.", ""]
             lines += [f"{each.number}. {each.wording()}" for each in self.slices.slices]
             if self.slices.rest:
-                lines += ["", f"Then {plural(len(self.slices.rest), 'source node')} at once, as below."]
-            lines.append("")
-        lines += ["## Waves", ""]
-        for wave in self.moves.waves:
-            lines.append(f"{wave.number}. {', '.join(wave.nodes)}: {plural(len(wave.pods), 'pod')}")
-            lines += [f"   - {p.pod} waits for {p.waits_for}" for p in wave.pods if p.waits_for][:10]
+                rest = f"{plural(len(self.slices.rest), 'source node')}: {and_more(list(self.slices.rest), 4)}"
+                lines += ["", f"Then, with nothing left to make, in waves: {rest}."]
+        else:
+            lines += ["## Waves", ""]
+            for wave in self.moves.waves:
+                pods = plural(len(wave.pods), "pod") if wave.pods else "no pod to move"
+                lines.append(f"{wave.number}. {', '.join(wave.nodes)}: {pods}")
+                lines += [f"   - {p.pod} waits for {p.waits_for}" for p in wave.pods if p.waits_for][:10]
         lines += ["", f"Validation: {self.estimate.wording()}", "", "## Requests, as migrate sends them", ""]
         for request in self.requests:
             body = yaml.safe_dump(_plain(request.body), sort_keys=False, allow_unicode=True).rstrip()

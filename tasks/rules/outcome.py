@@ -87,6 +87,8 @@ class Progress:
 
     def wording(self) -> str:
         """One line."""
+        if not self.total:
+            return "no pod has to leave"
         text = f"{self.gone} of {self.total} pods gone ({self.percent} %), {self.terminating} terminating"
         if self.per_second > 0 and self.gone < self.total:
             text += f", {self.per_second:.0f}/s, about {(self.total - self.gone) / self.per_second:.0f} s left"
