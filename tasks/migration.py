@@ -209,7 +209,8 @@ def migrate(run: Run) -> Done:
             return _moved_off(moving, before, None)
     run.target.release(run.spec.target)
     new = [n.name for n in planning.nodes_of(read.snapshot(run.kube, owners=False, storage=False), target_of(run))]
-    opening.open_nodes(run.kube, new)
+    if not swapping:  # there each slice has opened its own nodes, and no node that it has not proven
+        opening.open_nodes(run.kube, new)
     board = Board(run=run, nodes=len(old))
     found = drain.move(
         run.kube,

@@ -17,6 +17,33 @@ from tasks.rules.wording import and_more, plural
 from tasks.run import Run, reach
 
 
+def follow_leaving(run: Run) -> None:
+    """Wait for machines whose end has begun: nothing may be scheduled on their nodes, which a rollback would open.
+
+    Raises:
+        CloudError, Unmeasured: as `tasks.machines.await_gone`.
+
+    """
+    whole = swap.laid_out(run)
+    if whole is None:
+        return
+    known = {machine for _, machine in whole.nodes.values()}  # gone from the cloud's list, the node stays for a while
+    for cloud, part in ((run.source, run.spec.source), (run.target, run.spec.target)):
+        pool = cloud.find(part)
+        if pool is None:
+            continue
+        have = connect.slices(cloud).instances(part)
+        snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
+        leaving = {
+            n.name: (n.uid, n.provider_id)
+            for n in planning.nodes_of(snapshot, pool)
+            if (have[n.provider_id].going if n.provider_id in have else n.provider_id in known)
+        }
+        if leaving:
+            run.say(f"{plural(len(leaving), 'machine')} of {pool_words(part)} are ending: waiting until they are gone")
+            machines.await_gone(run, cloud, part, leaving)
+
+
 def take_back(run: Run) -> list[str]:
     """Give up as many empty target machines as the source lacks, and grow the source by them. Idempotent.
 
