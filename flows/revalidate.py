@@ -19,13 +19,16 @@ from tasks.progress import say
 
 @flow(name="revalidate-pools", flow_run_name="revalidate {spec.name}", persist_result=False)
 def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]:
-    """Devices on every node of every pool, and the transport on idle nodes within the budget.
+    """Devices on every node of every pool, and the transport on idle nodes within the budget, which is one for all.
 
     With `fail_run` (what a schedule wants) the flow run itself ends as failed when a pool does not pass.
     """
     if spec.probe_idle_nodes:
         access.require(api.connect(spec.cluster), Account.PROVE)
-    pools = [look(spec, index, f"Look at pool {pool.name}") for index, pool in enumerate(spec.pools)]
+    pools: list[dict[str, Any]] = []
+    for index, pool in enumerate(spec.pools):
+        spent = sum(before["gpu_minutes"] for before in pools)
+        pools.append(look(spec, index, f"Look at pool {pool.name}", spent))
     outcome = worst(Outcome(pool["outcome"]) for pool in pools)
     code = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[outcome]
     summary = "; ".join(pool["summary"] for pool in pools)
@@ -43,8 +46,8 @@ def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]
 
 
 @task(cache_policy=NO_CACHE, task_run_name="{title}", persist_result=False)
-def look(spec: RevalidationSpec, index: int, title: str) -> dict[str, Any]:
+def look(spec: RevalidationSpec, index: int, title: str, spent: float = 0.0) -> dict[str, Any]:
     """One pool: its verdicts, and since when it fails."""
-    found = revalidation.look(spec, spec.pools[index], say)
+    found = revalidation.look(spec, spec.pools[index], say, spent)
     create_markdown_artifact(markdown=found["markdown"], key=f"{spec.name}-{index}", description=title)
     return found

@@ -84,8 +84,12 @@ class Session:
         *,
         attempt: str = "",
         judged: bool = True,
+        spending: Spending | None = None,
     ) -> Session:
-        """Begin; says at once which of the pool's resources its nodes do not offer."""
+        """Begin; says at once which of the pool's resources its nodes do not offer.
+
+        `spending` is the run's own, as its record says, where the caller keeps none.
+        """
         session = cls(
             kube=kube,
             pool=pool,
@@ -96,7 +100,7 @@ class Session:
             spec_hash=spec_hash,
             clock=clock,
             say=say,
-            spending=Spending.of(kube, run, spec.validation.budget_gpu_minutes),
+            spending=spending or Spending.of(kube, run, spec.validation.budget_gpu_minutes),
             attempt=attempt,
             judged=judged,
         )

@@ -19,13 +19,17 @@ from tasks.identity import pool_identity, pool_words
 from tasks.rules import drift
 from tasks.rules.wording import age, plural
 from tasks.run import Say
+from tasks.spending import Spending
 from tasks.validate import Validation
 
 Part = EksPool | GkePool | ExternalPool
 
 
-def look(spec: RevalidationSpec, part: Part, say: Say) -> dict[str, Any]:
+def look(spec: RevalidationSpec, part: Part, say: Say, spent: float = 0.0) -> dict[str, Any]:
     """Judge one pool; an error of one pool is that pool's unmeasured verdict and does not hide the others.
+
+    `spent` are GPU-minutes that pools before this one took of the spec's budget, which is one for all of them;
+    "gpu_minutes" of the answer is what this one took. A probe that ended in an error counts with its estimate.
 
     Raises:
         BadSpec: the spec's cluster cannot be opened at all, which is true of every pool.
@@ -40,16 +44,20 @@ def look(spec: RevalidationSpec, part: Part, say: Say) -> dict[str, Any]:
         pool, verdict = None, _unmeasured("readiness", error.wording())
     say(f"{pool_words(part)}: {verdict.outcome.value}, {verdict.reason}")
     proof, note = Validation(verdicts=()), ""
+    spending = Spending(kube=kube, run=spec.name, budget=spec.validation.budget_gpu_minutes, spent=spent)
     if spec.probe_idle_nodes:
-        proof, note = _probe(kube, spec, part, pool, say)
+        proof, note = _probe(kube, spec, part, pool, say, spending)
     for found in proof.verdicts:
         say(f"{pool_words(part)} {found.check}: {found.outcome.value}, {found.reason}")
     if note:
         say(f"{pool_words(part)}: {note}")
-    return _result(kube, spec, part, [verdict, *proof.verdicts], proof, note, say)
+    shown = _result(kube, spec, part, [verdict, *proof.verdicts], proof, note, say)
+    return {**shown, "gpu_minutes": round(spending.counted - spent, 3)}
 
 
-def _probe(kube: Kube, spec: RevalidationSpec, part: Part, pool: Pool | None, say: Say) -> tuple[Validation, str]:
+def _probe(
+    kube: Kube, spec: RevalidationSpec, part: Part, pool: Pool | None, say: Say, spending: Spending
+) -> tuple[Validation, str]:
     """The transport on nodes that nobody computes on, while we hold the pool's Lease.
 
     A pool that a run holds, and a probe that ends in an error, are unmeasured. With fewer than two idle nodes there
@@ -64,7 +72,7 @@ def _probe(kube: Kube, spec: RevalidationSpec, part: Part, pool: Pool | None, sa
         records.ensure_namespace(kube)
         spec_hash = records.spec_hash(spec.model_dump_json())
         with leases.hold(kube, [pool_identity(part)], spec.name) as held:
-            found = validation.repeat_proof(kube, pool, spec, spec.name, spec_hash, kube.clock, say)
+            found = validation.repeat_proof(kube, pool, spec, spec.name, spec_hash, kube.clock, say, spending)
             for lease in held:
                 lease.check()
     except PoolshiftError as error:

@@ -23,7 +23,7 @@ NOTE = "gpu-minutes"
 class Spending:
     """What a run may spend and has spent, in GPU-minutes. `held`: estimates of probes under way, by name.
 
-    Without a run record (a revalidation) it lives as long as the process.
+    A revalidation has no run record: its flow hands on from pool to pool what was counted.
     """
 
     kube: Kube
@@ -42,8 +42,12 @@ class Spending:
 
     def left(self, name: str = "") -> float:
         """What may still be spent. A probe that is taken up again under its name has its share already."""
-        held = sum(minutes for other, minutes in self.held.items() if other != name)
-        return max(0.0, self.budget - self.spent - held)
+        return max(0.0, self.budget - self.counted + self.held.get(name, 0.0))
+
+    @property
+    def counted(self) -> float:
+        """GPU-minutes spent, with the estimates of what is, or may be, still under way."""
+        return self.spent + sum(self.held.values())
 
     def refusal(self, probe: Probe, nodes: int, gpus: int, name: str) -> str:
         """Why the probe may not start, or ""."""

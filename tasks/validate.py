@@ -27,6 +27,7 @@ from tasks.rules import bandwidth, compare, gate, hardware
 from tasks.rules.idle import idle_nodes
 from tasks.rules.probe_verdict import clients_of, unmeasured
 from tasks.rules.wording import plural
+from tasks.spending import Spending
 
 Spec = MigrationSpec | RevalidationSpec
 Say = Callable[[str], None]
@@ -154,13 +155,22 @@ def measure(
     return replace(_closed(session, ""), verdicts=verdicts)
 
 
-def repeat_proof(kube: Kube, pool: Pool, spec: Spec, run: str, spec_hash: str, clock: Clock, say: Say) -> Validation:
+def repeat_proof(
+    kube: Kube,
+    pool: Pool,
+    spec: Spec,
+    run: str,
+    spec_hash: str,
+    clock: Clock,
+    say: Say,
+    spending: Spending | None = None,
+) -> Validation:
     """The transport proof once more, on idle nodes. No two idle nodes: nothing is claimed, so no verdict."""
     nodes = idle(kube, pool)
     if len(nodes) < 2:
         say(f"transport not proven again: {plural(len(nodes), 'idle node')} left in pool {pool.name}")
         return Validation(verdicts=())
-    session = Session.open(kube, pool, nodes, spec, run, spec_hash, clock, say, attempt="soak")
+    session = Session.open(kube, pool, nodes, spec, run, spec_hash, clock, say, attempt="soak", spending=spending)
     if odd := hardware.other_machines(nodes, pool.machine_type):
         return Validation(verdicts=unmeasured((gate.TRANSPORT,), odd))
     session.proof(catalogue.transport_proof(spec.validation), gate.TRANSPORT)

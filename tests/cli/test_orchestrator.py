@@ -23,8 +23,10 @@ from infra.kube import api, leases, records
 from infra.kube.api import Kube
 from infra.ledger import Ledger
 from infra.model.record import Step, StepRecord, StepState
-from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec
+from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec, Validation
+from infra.probes import catalogue
 from infra.sandbox import run as sandbox
+from tasks.rules import cost
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "infra" / "examples"
@@ -259,12 +261,26 @@ def test_a_submitted_run_ends_with_its_own_report_or_is_unmeasured(kubeconfig: P
     assert (ended["summary"], ended["report"], ended["exit_code"]) == ("moved", "/r.html", 0)
 
 
-def looked_at(kubeconfig: Path, **changes: Any) -> dict[str, Any]:
+def looked_at(kubeconfig: Path, spent: float = 0.0, **changes: Any) -> dict[str, Any]:
     from tasks import revalidation
 
     raw = yaml.safe_load((EXAMPLES / "sandbox-eks-revalidate.yaml").read_text())
     spec = RevalidationSpec.model_validate({**raw, "cluster": {"kubeconfig": str(kubeconfig)}, **changes})
-    return revalidation.look(spec, spec.pools[0], lambda text: None)
+    return revalidation.look(spec, spec.pools[0], lambda text: None, spent)
+
+
+def test_what_one_pool_took_of_the_budget_the_next_one_does_not_have(kubeconfig: Path, alone: Path) -> None:
+    """One number for all pools of a call: the second is refused what the first was given."""
+    proof = catalogue.transport_proof(Validation())
+    budget = {"budget_gpu_minutes": 1.2 * cost.of(proof, 2, 8)}
+
+    first = looked_at(kubeconfig, validation=budget)
+    second = looked_at(kubeconfig, spent=budget["budget_gpu_minutes"] - 0.1, validation=budget)
+
+    assert 0 < first["gpu_minutes"] <= budget["budget_gpu_minutes"], first
+    assert second["gpu_minutes"] == 0
+    assert [v["outcome"] for v in second["verdicts"] if v["check"] == "transport-proof"] == ["unmeasured"]
+    assert "GPU-minutes" in second["summary"]
 
 
 def test_a_ledger_that_cannot_be_written_is_said_and_hides_no_verdict(

@@ -33,6 +33,14 @@ def test_a_probe_taken_up_again_after_a_kill_has_its_share_already():
     assert "0 of" in run.refusal(PROOF, 2, 8, "other")
 
 
+def test_a_probe_whose_end_is_not_known_stays_counted_with_its_estimate():
+    run = spending(spent=10.0)
+    run.begin("a", 30.0)
+    run.begin("b", 5.0)
+    run.end("b", 4.0)
+    assert run.counted == 44
+
+
 def test_a_budget_is_never_overdrawn_below_zero():
     assert spending(spent=250.0).left() == 0
 
