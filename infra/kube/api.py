@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 import orjson
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from infra.model.spec import Cluster
 
+Answer = TypeVar("Answer")
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -102,19 +103,21 @@ class Kube:
             ApiError: any other refusal (400, 405, 410, 415, 422, …).
 
         """
-        again = method == "GET" if retry is None else retry
         payload = None if body is None else orjson.dumps(body)
+
+        def ask() -> dict[str, Any]:
+            response = self.open(method, path, body=payload, params=params, content_type=content_type, timeout=timeout)
+            return _object(_data(response, method, path), method, path)
+
+        return self._insist(ask, again=method == "GET" if retry is None else retry)
+
+    def _insist(self, ask: Callable[[], Answer], *, again: bool) -> Answer:
+        """Ask until there is an answer, or a refusal that will not pass. `again`: it may be sent twice in any case."""
         began = time.monotonic()
         for attempt in itertools.count():
             try:
-                response = self.open(
-                    method, path, body=payload, params=params, content_type=content_type, timeout=timeout
-                )
-                data = response.data
-                if response.status < 400:
-                    return _object(data, method, path)
-                error = translate(method, path, response.status, data, response.headers.get("Retry-After"))
-            except Unreachable as failure:
+                return ask()
+            except PoolshiftError as failure:
                 error = failure
             if isinstance(error, Forbidden) and self._is_just_back():
                 SystemClock().sleep(0.5)
@@ -230,11 +233,12 @@ class Kube:
                 raise
 
     def text(self, path: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> bytes:
-        """A plain-text answer (pod logs). Errors as in `request`."""
-        response = self.open("GET", path, params=params, timeout=timeout, accept="*/*")
-        if response.status >= 400:
-            raise translate("GET", path, response.status, response.data, response.headers.get("Retry-After"))
-        return response.data
+        """A plain-text answer (pod logs). Tried again, and errors, as in `request`."""
+
+        def ask() -> bytes:
+            return _data(self.open("GET", path, params=params, timeout=timeout, accept="*/*"), "GET", path)
+
+        return self._insist(ask, again=True)
 
 
 def translate(method: str, path: str, code: int, body: bytes, retry_after: str | None) -> PoolshiftError:
@@ -321,6 +325,13 @@ def _was_never_sent(error: PoolshiftError) -> bool:
     while isinstance(reason := getattr(cause, "reason", None), BaseException):
         cause = reason
     return isinstance(cause, urllib3.exceptions.NewConnectionError)
+
+
+def _data(response: BaseHTTPResponse, method: str, path: str) -> bytes:
+    """The body of a success; an HTTP error is raised as ours."""
+    if response.status >= 400:
+        raise translate(method, path, response.status, response.data, response.headers.get("Retry-After"))
+    return response.data
 
 
 def _object(data: bytes, method: str, path: str) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""What may pass a moment later is asked again, whether JSON or a log is read; what will not pass is said at once."""
+
+import http.server
+import threading
+from contextlib import contextmanager
+
+import pytest
+from kubernetes import client as k8s
+
+from infra.clock import SystemClock
+from infra.errors import Forbidden, NotFound, Unreachable
+from infra.kube.api import READ_TRIES, ApiError, Kube
+
+WHOLE = b'{"kind":"Whole"}'
+
+
+class Troubled(http.server.BaseHTTPRequestHandler):
+    """Answers by the list `answers`: a status, "cut" in the middle of the body, or "silent"; then with all of it."""
+
+    answers: list
+    seen: list
+
+    def do_GET(self):
+        self.seen.append(self.path)
+        answer = self.answers.pop(0) if self.answers else 200
+        if answer == "silent":
+            self.close_connection = True
+            return
+        self.send_response(200 if answer == "cut" else answer)
+        if answer == 429:
+            self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", str(len(WHOLE)))
+        self.end_headers()
+        self.wfile.write(WHOLE[:5] if answer == "cut" else WHOLE)
+        self.close_connection = answer == "cut"
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def troubled(*answers):
+    seen = []
+    handler = type("Handler", (Troubled,), {"answers": list(answers), "seen": seen})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    configuration = k8s.Configuration()
+    configuration.host, configuration.retries = url, False
+    client = k8s.ApiClient(configuration)
+    try:
+        yield Kube(client=client, server=url, context="t", namespace="p", clock=SystemClock(), patience=0.0), seen
+    finally:
+        client.rest_client.pool_manager.clear()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+READS = {"json": lambda kube: kube.request("GET", "/a"), "text": lambda kube: kube.text("/a")}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("trouble", [408, 429, 500, 502, 503, 504, "cut", "silent"])
+def test_a_read_that_failed_for_a_moment_is_made_again_and_comes_whole(read, trouble):
+    with troubled(trouble) as (kube, seen):
+        assert read(kube) in (WHOLE, {"kind": "Whole"})
+        assert len(seen) == 2
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize(("refusal", "kind"), [(400, ApiError), (403, Forbidden), (404, NotFound)])
+def test_a_refusal_is_passed_on_at_once(read, refusal, kind):
+    with troubled(refusal) as (kube, seen):
+        with pytest.raises(kind):
+            read(kube)
+        assert len(seen) == 1
+
+
+def test_what_stays_cut_is_an_error_and_never_the_part_that_came():
+    with troubled(*["cut"] * (READ_TRIES + 3)) as (kube, seen):
+        with pytest.raises(Unreachable):
+            kube.text("/a")
+        assert len(seen) == READ_TRIES
