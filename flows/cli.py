@@ -407,7 +407,7 @@ def drain(
     nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE ...]", help="Nodes to empty")] = None,
     selector: Annotated[str | None, typer.Option("--selector", "-l", help="Nodes by label")] = None,
     pool: Annotated[str | None, typer.Option(help="Nodes of an EKS node group, GKE or Karpenter pool by name")] = None,
-    grace_period: Annotated[int, typer.Option(help="Seconds for each pod; -1: its own")] = -1,
+    grace_period: Annotated[int, typer.Option(max=2**31 - 1, help="Seconds for each pod; -1: its own")] = -1,
     timeout: Annotated[str, typer.Option(help="Give up after this long, e.g. 10m; 0s: never")] = "0s",
     pod_selector: Annotated[str | None, typer.Option(help="Only pods with these labels leave")] = None,
     ignore_daemonsets: Annotated[bool, typer.Option(help="Leave DaemonSet pods where they are")] = False,
@@ -415,7 +415,9 @@ def drain(
     force: Annotated[bool, typer.Option(help="Evict pods that no controller replaces")] = False,
     dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
     take_over: Annotated[bool, typer.Option(help="Undo another drain's cordons first, if it was killed")] = False,
-    evictions_per_second: Annotated[float, typer.Option(min=0.1, help="At most so many, over all nodes")] = 500.0,
+    evictions_per_second: Annotated[
+        float, typer.Option(min=0.1, max=1e6, help="At most so many, over all nodes")
+    ] = 500.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     as_json: AsJson = False,

@@ -160,6 +160,12 @@ def test_a_timeout_without_unit_or_end_is_refused_before_the_cluster_is_asked(te
     assert "--timeout" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["--grace-period=99999999999999999999", "--evictions-per-second=inf"])
+def test_a_number_that_no_request_can_carry_is_a_usage_error(given, capsys):
+    assert cli.run(["drain", "old-0", given, "--kubeconfig", "/nowhere"]) == 2
+    assert given.partition("=")[0] in capsys.readouterr().err
+
+
 def test_a_closed_budget_is_named_with_its_numbers_when_time_is_up(kube, pools):
     pools.cordon("old-1")
     pools.deployment("web", 2, budget={"maxUnavailable": 1})
