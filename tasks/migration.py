@@ -35,6 +35,7 @@ from tasks.rules.wording import and_more, gate_words, plural, span
 from tasks.run import Done, Run, reopen
 
 _MOVING, _RETIRING, _FORCED = "moving", "retiring", "forced"
+_CLOSED = "closed-until-proven"
 _LISTED = 200  # findings and names kept in the record
 _SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
 
@@ -135,6 +136,8 @@ def gate(run: Run) -> Done:
     for verdict in found.verdicts:
         run.say(f"gate {verdict.outcome.value:10s} {verdict.check}: {verdict.reason}")
     keep(run, found.verdicts)
+    if any(v.check == _CLOSED for v in found.verdicts):
+        reopen(run, Step.READINESS, Step.VALIDATE)
     return _gate_done(found)
 
 
@@ -147,7 +150,7 @@ def judge(run: Run, at: datetime | None = None) -> Gate:
         return swap.judge(run)
     pool = target_of(run)
     snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
-    return gates.judge(
+    found = gates.judge(
         evidence=evidence_in(run.data(Step.VALIDATE)),
         baseline=evidence_in(run.data(Step.BASELINE)),
         readiness=[ready.look(run.kube, pool, csi_of(run, pool))],
@@ -157,6 +160,23 @@ def judge(run: Run, at: datetime | None = None) -> Gate:
         node_uids=[n.uid for n in planning.nodes_of(snapshot, pool)],
         now=at or run.clock.now(),
     )
+    return replace(found, verdicts=(*found.verdicts, *_opened_early(run, pool)))
+
+
+def _opened_early(run: Run, pool: Pool) -> Iterable[Verdict]:
+    """Before work moves, nodes of a pool of ours that somebody has opened to it. They are closed again."""
+    if pool.ours != run.name or _under_way(run):
+        return
+    names = opening.find_open(run.kube, pool.node_selector)
+    if names:
+        opening.close_nodes(run.kube, names, run.name)
+        yield Verdict(
+            check=_CLOSED,
+            outcome=Outcome.UNMEASURED,
+            observed=f"somebody opened {and_more(names, 3)} to work",
+            limit="closed until proven",
+            reason=f"{and_more(names, 3)} took work before the proof; closed again, the next run measures anew",
+        )
 
 
 def approval(run: Run) -> Done:

@@ -29,15 +29,26 @@ def open_nodes(kube: Kube, names: Iterable[str]) -> None:
 
 
 def close_nodes(kube: Kube, names: Iterable[str], run: str) -> None:
-    """Put our unproven taint back: pods that run there stay, new ones go elsewhere. Idempotent. Raises Conflict."""
+    """Cordon them again: pods that run there stay, plugins come back, new work goes elsewhere. Raises Conflict."""
     nodes.change_all(kube, nodes.list_raw(kube, names), partial(closed, run=run))
+
+
+def find_open(kube: Kube, selector: Mapping[str, str]) -> list[str]:
+    """The pool's nodes that take work: neither our taint nor any cordon is on them."""
+    label = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    raws = nodes.list_raw(kube, label=label)
+    return sorted(raw["metadata"]["name"] for raw in raws if not is_closed(raw) and not _cordoned(raw))
 
 
 def is_closed(raw: nodes.Raw) -> bool:
     """Does our taint, or our cordon in its place, keep work off this node?"""
     spec = raw.get("spec") or {}
     tainted = any(taint.get("key") == UNPROVEN_TAINT for taint in spec.get("taints") or ())
-    return tainted or (_holder(raw) != "" and bool(spec.get("unschedulable")))
+    return tainted or (_holder(raw) != "" and _cordoned(raw))
+
+
+def _cordoned(raw: nodes.Raw) -> bool:
+    return bool((raw.get("spec") or {}).get("unschedulable"))
 
 
 def _holder(raw: nodes.Raw) -> str:
@@ -76,8 +87,7 @@ def opened(raw: nodes.Raw) -> nodes.Raw | None:
 
 
 def closed(raw: nodes.Raw, run: str) -> nodes.Raw | None:
-    """The merge patch that keeps new pods off a node that was open."""
-    if is_closed(raw):
+    """The merge patch that keeps new work off a node that was open. A cordon of somebody else's does that already."""
+    if is_closed(raw) or _cordoned(raw):
         return None
-    taints = (raw.get("spec") or {}).get("taints") or []
-    return {"spec": {"taints": [*taints, {"key": UNPROVEN_TAINT, "value": run, "effect": "NoSchedule"}]}}
+    return {"metadata": {"annotations": {HELD: run}}, "spec": {"unschedulable": True}}

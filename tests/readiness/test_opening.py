@@ -58,7 +58,13 @@ def test_opening_takes_off_what_we_put_on_and_nothing_else() -> None:
     assert opening.opened(node(THEIRS, cordoned=True)) is None
 
 
-def test_a_pool_that_is_still_held_needs_no_second_lock_on_a_rollback() -> None:
+def test_a_pool_that_is_still_closed_needs_no_second_lock_on_a_rollback() -> None:
     assert opening.closed(node(cordoned=True, held="run-1"), "run-1") is None
+    assert opening.closed(node(cordoned=True), "run-1") is None
     assert opening.closed(node(OURS), "run-1") is None
-    assert opening.closed(node(THEIRS), "run-1") == {"spec": {"taints": [THEIRS, OURS]}}
+
+
+def test_a_pool_that_was_open_is_closed_without_keeping_its_plugins_away() -> None:
+    was_open = node(THEIRS)
+
+    assert merged(was_open, opening.closed(was_open, "run-1")) == node(THEIRS, cordoned=True, held="run-1")
