@@ -328,7 +328,8 @@ class Emptying:
         self.deferred.clear()
         unknown = code == "cancelled" or self.view.lost is not None
         for job in list(self.jobs.values()):
-            self._end(job, End.UNKNOWN if unknown else End.FAILED, code, self._words(job) or code)
+            said = self._words(job) or ("cancelled" if code == "cancelled" else "had not left when time was up")
+            self._end(job, End.UNKNOWN if unknown else End.FAILED, code, said)
 
     def _end(self, job: Job, end: End, code: str, reason: str, remedy: str = "") -> None:
         self.ends[job.pod.uid] = PodEnd(pod=job.pod, end=end, code=code, reason=reason, remedy=remedy)

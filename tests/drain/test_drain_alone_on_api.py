@@ -97,6 +97,7 @@ def test_after_a_timeout_exactly_the_cordons_of_this_drain_are_taken_back(kube, 
     assert [line for line in passes if "pods gone" not in line] == []
     assert report.end is End.FAILED
     assert {p.code for p in report.left} <= {"stuck-terminating", "wave-deadline"}
+    assert [p.reason for p in report.left if p.reason == p.code] == []  # words for a person, not our own code
     assert report.restored == ("old-0", "old-1")
     assert cordoned(pools) == {"old-1", "new-0"}  # others' cordons stay
     assert marks(pools) == []
