@@ -16,6 +16,7 @@ from infra.model.record import FENCE_TAINT, PRIOR, RUN, UNPROVEN_TAINT, Step, St
 from infra.model.spec import MigrationSpec
 from infra.sandbox import run as sandboxes
 from infra.sandbox import scenario as scenarios
+from infra.sandbox.clouds import instance_groups, scaling
 from infra.sandbox.clouds.machines import gke_name
 from infra.sandbox.scenario import Scenario
 from tasks import undo
@@ -306,4 +307,39 @@ def test_a_drain_that_is_blocked_in_the_second_slice_gives_nothing_up_and_opens_
     assert all(is_closed(n) for n in new)
     assert not any(remembered(n) for n in new)
     assert all(busy(stage, n) for n in new), "an empty one is given back"
+    assert workloads(stage.spec) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cloud", ["eks", "gke"])
+def test_a_rollback_waits_for_machines_that_are_ending_before_it_opens_any_node(
+    here: Callable[..., Here], monkeypatch: pytest.MonkeyPatch, cloud: str
+) -> None:
+    for clouds in (scaling, instance_groups):
+        monkeypatch.setattr(clouds, "TERMINATE_SECONDS", 10 * RATE)
+    stage = here(cloud)
+    before = workloads(stage.spec)
+    given: dict[str, Any] = {}
+
+    def end(text: str) -> None:
+        """The run dies right after the request."""
+        if "giving up" in text:
+            given.update(slices(stage.spec)[1]["nodes"])
+            cloud = connect.slices(stage.run.source)
+            cloud.give_up(stage.spec.source, [machine for _, machine in given.values()], lambda _: None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        walk(stage.spec, end)
+
+    ended = undo.roll_back(stage.run, remove_target=True)
+
+    assert any("ending: waiting" in said for said in stage.said), stage.told()
+    restored = [line for line in ended["done"] if line.startswith("restored")]
+    assert not any(name in line for line in restored for name in given), "they were going"
+    old = pool_nodes(stage.spec, OLD)
+    assert len(old) == 4, ended
+    assert not {n["metadata"]["uid"] for n in old} & {uid for uid, _ in given.values()}
+    assert untouched(old)
+    assert pool_nodes(stage.spec, NEW) == []
     assert workloads(stage.spec) == before
