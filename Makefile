@@ -17,7 +17,7 @@ help:
 	@echo "make test               the whole suite"
 	@echo "make lint types contracts"
 	@echo "make bench              figures as ratios, each in one run"
-	@echo "make test-kill          kill -9 at every step boundary, each from a fresh sandbox"
+	@echo "make test-kill          kill -9 at every step boundary and at random moments (KILLS, DRAIN_KILLS, SEED)"
 	@echo "make test-fuzz          mutated tool outputs against the readers (N=1000000)"
 	@echo "make test-faults        200 drains under faults of the server, budgets watched (SEEDS=200)"
 	@echo "make test-statistics    how often the step-time interval misses the truth, by simulation"
@@ -71,8 +71,11 @@ bench: $(STAMP)
 karpenter: $(STAMP)
 	PYTHONPATH=. $(BIN)/python tests/bench/karpenter/build.py
 
+KILLS ?= 24
+DRAIN_KILLS ?= 60
+SEED ?= 1
 test-kill: $(STAMP)
-	$(BIN)/pytest -n $(JOBS) -m slow tests/migration $(ARGS)
+	KILLS=$(KILLS) DRAIN_KILLS=$(DRAIN_KILLS) SEED=$(SEED) $(BIN)/pytest -n $(JOBS) -m slow tests/migration tests/drain/test_kills_at_random.py $(ARGS)
 
 test-faults: $(STAMP)
 	DRAIN_FAULT_SEEDS=$(or $(SEEDS),200) $(BIN)/pytest -m slow tests/drain/test_faults_on_api.py $(ARGS)

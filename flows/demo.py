@@ -1,7 +1,8 @@
 """`make demo`: the founding story and its end, on loopback, with real processes. Everything shown is simulated.
 
-Two clusters, one spec. In the first the RDMA plugin's image does not exist, so NCCL silently runs on sockets, and the
-migration is refused with the old pool untouched. In the second the same spec passes and the old pool goes.
+Two clusters, one spec. In the first the RDMA plugin's image has been missing for 271 days, so NCCL silently runs on
+sockets, on the old pool and on the new one, and the migration is refused with the old pool untouched. In the second the
+same spec passes and the old pool goes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from infra.errors import Unreachable
 from tasks.home import home
 
 EXAMPLES = Path(__file__).parent.parent / "infra" / "examples"
-REFUSED, HEALTHY = "plugin-image-missing", "healthy"
+REFUSED, HEALTHY = "plugin-broken-271-days", "healthy"
 READY_LIMIT = 60.0  # seconds for a sandbox to say `ready`
 T = TypeVar("T")
 
@@ -178,7 +179,9 @@ def _conclude(stages: list[Stage]) -> list[str]:
         "",
         "== what happened (simulated) ==",
         f"1. Refused, exit code {refused.exit_code}. {f.get('plugin', 'The plugin is not named.')}",
+        f"   {f.get('history', '')}",
         f"   {f.get('transport', '')}",
+        f"   {f.get('remedy', '')}",
         f"   The old pool is untouched ({f.get('old_nodes', 0)} nodes), the new one fenced off "
         f"({f.get('new_fenced', 0)} of {f.get('new_nodes', 0)} nodes).",
         f"2. Migrated, exit code {healthy.exit_code}. {h.get('moved', '')}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from infra.kube import plugins
 from infra.model.cluster import Node
@@ -10,10 +11,10 @@ from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
 from infra.model.spec import ExternalPool
 from infra.model.survey import Survey
-from infra.model.verdict import Finding
+from infra.model.verdict import Finding, Level
 from infra.model.workload import Snapshot
 from tasks.identity import pool_words
-from tasks.readiness import expectation
+from tasks.readiness import expectation, look
 from tasks.rules import forecast, occupied
 from tasks.rules.placement import TargetShape
 from tasks.run import Run
@@ -45,3 +46,18 @@ def plugins_to_come(run: Run, looked: Survey, shape: TargetShape | None) -> list
         rdma=dict(looked.machine.rdma),
     )
     return list(forecast.excluded(plugins.daemonsets(run.kube), node, expectation(pool)))
+
+
+def plugins_on_source(run: Run, source: Pool | None) -> list[Finding]:
+    """Plugins that fail on the old pool, often longer than anybody knows: the new pool's nodes get the same ones."""
+    found = look(run.kube, source).findings if source is not None else ()
+    return [
+        replace(
+            finding,
+            level=Level.WARN,
+            code=f"source-{finding.code}",
+            expected="the plugin that the new pool will need as well in order",
+        )
+        for finding in found
+        if finding.level is Level.BLOCK and finding.code.startswith("plugin-") and finding.since
+    ]

@@ -154,6 +154,7 @@ def survey(run: Run) -> Plan:
     findings += _unseen(spec.source, looked.source, len(source_nodes), {f.code for f in findings})
     findings += outlook.busy(run, snapshot, target_nodes)
     findings += outlook.plugins_to_come(run, looked, shape)
+    findings += outlook.plugins_on_source(run, looked.source)
     findings += _no_baseline(run, looked.source, idle_nodes(snapshot, source_nodes, _devices(looked.source)))
     blocked = moves.blocked or any(f.level is Level.BLOCK for f in findings)
     return Plan(

@@ -140,10 +140,16 @@ def kinds(findings: Sequence[Finding], examples: int = 3) -> list[Kind]:
 def facts(records: Records) -> dict[str, str]:
     """Single sentences for the terminal: what stopped it, what moved, before and after. Absent ones are left out."""
     found: dict[str, str] = {}
-    blocks = [f for f in _findings(records) if f.level is Level.BLOCK]
+    findings = list(_findings(records))
+    blocks = [f for f in findings if f.level is Level.BLOCK]
     named = next((f for f in blocks if f.code.startswith("plugin-")), next(iter(blocks), None))
     if named is not None:
         found["plugin"] = named.fact() + "."
+        before = next((f for f in findings if f.code == f"source-{named.code}" and f.object == named.object), None)
+        if before is not None:
+            found["history"] = f"On the old pool the same has been so since {before.since}, and nothing was red."
+        if named.remedy:
+            found["remedy"] = f"To mend it: {named.remedy}."
     validate = records.get(Step.VALIDATE)
     if validate is not None and validate.state is StepState.HELD:
         found["transport"] = validate.summary
