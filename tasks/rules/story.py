@@ -145,9 +145,9 @@ def facts(records: Records) -> dict[str, str]:
     named = next((f for f in blocks if f.code.startswith("plugin-")), next(iter(blocks), None))
     if named is not None:
         found["plugin"] = named.fact() + "."
-        before = next((f for f in findings if f.code == f"source-{named.code}" and f.object == named.object), None)
-        if before is not None:
-            found["history"] = f"On the old pool the same has been so since {before.since}, and nothing was red."
+        there = next((f for f in findings if f.code == f"source-{named.code}" and f.object == named.object), None)
+        if there is not None:
+            found["history"] = f"On the old pool the same has been so since {there.since}, and nothing was red."
         if named.remedy:
             found["remedy"] = f"To mend it: {named.remedy}."
     validate = records.get(Step.VALIDATE)
