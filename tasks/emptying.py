@@ -13,7 +13,7 @@ from infra.kube.pods import Answer, Reply
 from infra.kube.view import News
 from infra.model.workload import Pod
 from tasks.rules.budgets import Coverage, room, spends
-from tasks.rules.lanes import Job
+from tasks.rules.lanes import Job, Lane
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Emptying:
 
     def _take_on(self, job: Job) -> None:
         self.jobs[job.pod.uid] = job
+        job.started = self.clock.now()
         self.busy_on[job.pod.node] += 1
         if job.pod.terminating:
             job.accepted = monotonic()
@@ -129,12 +130,17 @@ class Emptying:
     def _usable(self, job: Job) -> bool:
         """Does it still want an eviction? One whose pod leaves by itself does not."""
         pod = self.view.pods.get(job.pod.uid)
-        if pod is None or pod.uid not in self.jobs:
+        if pod is None or pod.uid not in self.jobs or job.in_flight:
             return False
         job.pod = pod
         if pod.terminating:
-            job.accepted = job.accepted or monotonic()
+            self._leaves(job)
         return not pod.terminating
+
+    def _leaves(self, job: Job) -> None:
+        """It ends: from now on its deadline is for that."""
+        if not job.accepted:
+            job.accepted, job.started = monotonic(), self.clock.now()
 
     def _send(self, job: Job, *, past_budget: bool) -> None:
         job.in_flight = True
@@ -154,8 +160,8 @@ class Emptying:
             job = self.jobs.get(pod.uid)
             if job is not None:
                 job.pod = pod
-                if pod.terminating and not job.accepted:
-                    job.accepted = monotonic()
+                if pod.terminating:
+                    self._leaves(job)
             elif pod.node in self.nodes and self._is_new(pod):
                 self._meet(pod)
         for item in news.posted:
@@ -239,8 +245,7 @@ class Emptying:
             return
         match reply.answer:
             case Answer.ACCEPTED:
-                self.tally.accepted += 1
-                job.accepted = now
+                self._accepted(job, past_budget=done.deleted)
             case Answer.GONE:
                 self._left(job.pod.uid)
             case Answer.REFUSED | Answer.UNCOUNTED:
@@ -267,6 +272,12 @@ class Emptying:
                 job.code = "server-error"
                 self._again(job, now, RETRY[min(job.tries, len(RETRY) - 1)])
 
+    def _accepted(self, job: Job, *, past_budget: bool) -> None:
+        self.tally.accepted += 1
+        self._leaves(job)
+        if job.budget and not past_budget:
+            self.queues.lane(job.budget).let_go(self.clock.now())
+
     def _refused(self, job: Job, reply: Reply, now: float) -> None:
         self.tally.refused += 1
         job.code = "pdb"
@@ -278,7 +289,9 @@ class Emptying:
         if budget is None:
             self._again(job, now, float(reply.retry_after or RETRY[-2]))
             return
-        self.queues.lane(job.budget).refuse(now, budget.resource_version, float(reply.retry_after or RETRY[-1]))
+        lane = self.queues.lane(job.budget)
+        lane.shut_since = lane.shut_since or self.clock.now()
+        lane.refuse(now, budget.resource_version, float(reply.retry_after or RETRY[-1]))
         self._again(job, now, 0.0)
 
     def _again(self, job: Job, now: float, wait: float) -> None:
@@ -288,21 +301,40 @@ class Emptying:
         self.queues.put(job)
 
     def _overdue(self, now: datetime) -> None:
-        """Pods past their time: the ladder that the spec opens, then the end."""
+        """Pods past their time: the ladder that the spec opens, then the end.
+
+        Waiting for a turn behind a budget that moves is no delay: the deadline counts from the last pod it let go.
+        """
         real = monotonic()
+        for lane in self.queues.lanes.values():
+            if lane.shut:
+                lane.shut_since = lane.shut_since or now
         for job in list(self.jobs.values()):
-            if job.in_flight:
-                continue
-            waited = now - job.started
-            ladder = self.limits.delete_after
-            if ladder is not None and not job.accepted and job.budget and waited >= ladder:
-                self.tally.forced.append(job.pod.key)
-                job.started, job.accepted, job.code = now, real, "forced"
-                self._send(job, past_budget=True)
-            elif waited > self.limits.pod:
+            behind = self.queues.lane(job.budget) if job.budget and not job.accepted else None
+            if job.in_flight or (behind and behind.in_flight):
+                continue  # its answer is awaited first
+            if behind and self._may_force(job, behind, now):
+                self._force(job, behind, now)
+            elif now - (behind.idle_since(job.started) if behind else job.started) > self.limits.pod:
                 self._late(job)
             elif job.accepted and real - job.accepted > ACCEPTED_FOR + self.clock.real_seconds(float(job.pod.grace)):
                 self._distrust(job, real)
+
+    def _may_force(self, job: Job, lane: Lane, now: datetime) -> bool:
+        """Refused as long as the spec says, and no other pod that was deleted past this budget is still missing."""
+        after = self.limits.delete_after
+        if after is None or lane.refused_for(job.started, now) < after:
+            return False
+        if lane.forced is not None and lane.forced.uid != job.pod.uid and lane.forced.uid in self.jobs:
+            return False
+        return lane.over_it(self.view.budgets.get(job.budget), now, after)
+
+    def _force(self, job: Job, lane: Lane, now: datetime) -> None:
+        lane.force(job.pod, self.view.budgets.get(job.budget), now)
+        self.tally.forced.append(job.pod.key)
+        self._leaves(job)
+        job.code = "forced"
+        self._send(job, past_budget=True)
 
     def _distrust(self, job: Job, now: float) -> None:
         """Accepted long ago and still there: is the watch silent, or did the server forget?"""

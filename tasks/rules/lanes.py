@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from infra.model.workload import Budget, Pod
 
@@ -19,7 +19,11 @@ REFUSED_FOR = 10.0  # wall-clock seconds after a refusal that a status contradic
 
 @dataclass(kw_only=True, slots=True)
 class Lane:
-    """One budget's queue discipline: a single eviction in flight, and never more than the budget has left."""
+    """One budget's queue discipline: a single eviction in flight, and never more than the budget has left.
+
+    Times on the run's clock: `moved` when it last let a pod go, `shut_since` since when it has let none go, refused
+    or shut by its own status, `forced_at` when a pod was last deleted past it, with what the budget said then.
+    """
 
     key: str
     allowed: int = 0
@@ -28,6 +32,12 @@ class Lane:
     unseen: dict[str, float] = field(default_factory=dict)
     not_before: float = 0.0
     refused_at_version: str = ""
+    moved: datetime | None = None
+    shut_since: datetime | None = None
+    forced_at: datetime | None = None
+    forced: Pod | None = None
+    forced_at_version: str = ""
+    forced_at_healthy: int = 0
 
     def see(self, budget: Budget) -> None:
         """The watch shows a status. An uncounted one allows nothing, as the server itself would answer."""
@@ -63,6 +73,39 @@ class Lane:
         """The server said no: wait for a new status, or ask again after `wait` seconds."""
         self.refused_at_version, self.not_before = version, now + wait
 
+    @property
+    def shut(self) -> bool:
+        """Does it let nothing go as far as we know: by its status, or because the server said so?"""
+        return self.allowed <= 0 or bool(self.refused_at_version)
+
+    def let_go(self, now: datetime) -> None:
+        """It let a pod go, so nothing has been refused for long."""
+        self.moved, self.shut_since = now, None
+
+    def refused_for(self, since: datetime, now: datetime) -> timedelta:
+        """How long it has refused a pod that waits since then."""
+        if self.shut_since is None or not self.shut:
+            return timedelta(0)
+        return now - max(since, self.shut_since)
+
+    def idle_since(self, started: datetime) -> datetime:
+        """Since when a pod that waits since `started` is not getting nearer to its turn."""
+        return max(started, self.moved or started, self.shut_since or started)
+
+    def force(self, pod: Pod, budget: Budget | None, now: datetime) -> None:
+        """A pod is deleted past it."""
+        self.forced, self.forced_at, self.moved = pod, now, now
+        self.forced_at_version = budget.resource_version if budget else ""
+        self.forced_at_healthy = (budget.healthy or 0) if budget else 0
+
+    def over_it(self, budget: Budget | None, now: datetime, again: timedelta) -> bool:
+        """Is the pod that was deleted past it, and is gone, replaced? Where no replacement comes: after `again`."""
+        if self.forced is None or self.forced_at is None or not self.forced.ready or budget is None:
+            return True
+        if now - self.forced_at >= again:
+            return True
+        return budget.resource_version != self.forced_at_version and (budget.healthy or 0) >= self.forced_at_healthy
+
 
 @dataclass(kw_only=True, slots=True)
 class Rate:
@@ -94,7 +137,10 @@ class Rate:
 
 @dataclass(kw_only=True, slots=True)
 class Job:
-    """One pod on its way out. Times without zone are wall-clock seconds of `time.monotonic`, 0 when not so."""
+    """One pod on its way out. Times without zone are wall-clock seconds of `time.monotonic`, 0 when not so.
+
+    `started`: since when, on the run's clock, it waits for what it waits for now: its turn, then its end.
+    """
 
     pod: Pod
     started: datetime
@@ -148,8 +194,10 @@ class Queues:
         return self._waiting.get(key, deque())
 
     def clear(self) -> None:
-        """Forget all jobs; what is known of budgets stays."""
+        """Forget all jobs and how long they waited; what is known of budgets stays."""
         self._waiting.clear()
+        for lane in self.lanes.values():
+            lane.moved = lane.shut_since = lane.forced_at = lane.forced = None
 
     def take(self, room: int, now: float, usable: Callable[[Job], bool]) -> list[Job]:
         """Up to `room` jobs to send now. `usable` says whether a job still wants to be sent; others are dropped."""
