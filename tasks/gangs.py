@@ -16,15 +16,18 @@ from infra.errors import Conflict, PoolshiftError
 from infra.kube import switches
 from infra.kube.api import ApiError, Kube
 from infra.kube.view import View
-from infra.model.gangs import SURGE_KIND, GangKind, Means, row_of
+from infra.model.gangs import GangKind, Means, row_of
 from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
 from tasks.checkpoints import Question
+from tasks.gang_restore import restore, start_of, unfinished
 from tasks.rules.gangs import Gang
 from tasks.rules.outcome import End
 from tasks.rules.placement import TargetShape
 from tasks.rules.rehoming import rehome_patch
+
+__all__ = ["Failed", "GangEnd", "Mover", "Work", "restore", "unfinished"]
 
 LOOK = timedelta(seconds=2)  # between two looks at a workload, on the run's clock
 
@@ -59,6 +62,8 @@ class GangEnd:
         )
 
 
+Raw = dict[str, Any]
+Change = tuple[dict[str, Any], Raw | None]  # what is noted, and the merge patch that goes with it
 Work = Generator[None, None, GangEnd]  # yields while it waits
 
 
@@ -147,15 +152,15 @@ class Mover:
     ) -> Generator[None]:
         raw = self._read(row, namespace, name, workload)
         noted.update(switches.memory(raw, self.run) or {})
-        if noted["stage"] == "new" and self._is_stopped(row, raw):
-            raise Failed("gang-stopped", "was already suspended by somebody else")
-        if noted["stage"] in ("new", "asked") and rule.mode is MoveMode.CHECKPOINT:
-            yield from self._checkpoint(row, raw, noted, rule, workload)
-            raw = self._read(row, namespace, name, workload)
-        if noted["stage"] in ("new", "asked"):
-            noted.update(stage="stopped", before=row.read_switch(raw), stopped=self._now())
+        if noted["stage"] == "asked":
+            noted["stage"] = "new"  # asked before the run was ended: what was saved since may be old by now, ask again
+        if noted["stage"] == "new":
+            _require_running(row, raw)
+            if rule.mode is MoveMode.CHECKPOINT:
+                yield from self._checkpoint(row, raw, noted, rule, workload)
+                raw = self._read(row, namespace, name, workload)
             self.say(f"{workload}: stopping {noted['ranks']} pods as one")
-            raw = self._write(row, raw, noted, switches.stop_patch(row))
+            raw = self._write(row, raw, noted, lambda now: self._stop(row, now))
         if noted["stage"] == "stopped":
             if row.means is Means.COMMAND:
                 switches.command(self.kube, raw, "AbortJob", self.run)
@@ -167,11 +172,11 @@ class Mover:
                 "pods are still there",
                 down=True,
             )
-            noted.update(stage="started")
             raw = self._read(row, namespace, name, workload)
-            home = rehome_patch(row, raw, self.target) if rule.rehome and self.target else None
+            target = self.target if rule.rehome else None
+            home = rehome_patch(row, raw, target) if target else None
             self.say(f"{workload}: starting again on the target{', with its template changed' if home else ''}")
-            raw = self._start_again(row, raw, noted, home)
+            raw = self._start_again(row, raw, noted, target)
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
         yield from self.wait_for(
@@ -181,20 +186,29 @@ class Mover:
         switches.forget(self.kube, row, raw)
         self.say(f"{workload}: all {noted['ranks']} ranks run on the target")
 
-    def _start_again(
-        self, row: GangKind, raw: dict[str, Any], noted: Mapping[str, Any], home: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def _stop(self, row: GangKind, raw: Raw) -> Change:
+        """Its owner may have stopped it, or scaled it, a moment ago: what it was is read from the object of now."""
+        _require_running(row, raw)
+        marks = {"stage": "stopped", "before": row.read_switch(raw), "stopped": self._now()}
+        return marks, switches.stop_patch(row)
+
+    def _start_again(self, row: GangKind, raw: Raw, noted: dict[str, Any], target: TargetShape | None) -> Raw:
         """Switched on, with the changed template in the same request."""
-        patch = _joined(_start(row, noted), home)
+
+        def start(now: Raw) -> Change:
+            home = rehome_patch(row, now, target) if target else None
+            return {"stage": "started"}, _joined(start_of(row, now, noted), home)
+
         try:
-            return self._write(row, raw, noted, patch)
+            return self._write(row, raw, noted, start)
         except ApiError as error:
-            if home is None or error.status is None or error.status.code != 422:
+            noted["stage"] = "stopped"
+            if target is None or error.status is None or error.status.code != 422:
                 raise
             # Before 1.36 a Job's template may be changed only while it has no start time; Kueue takes it off as well.
             meta = raw["metadata"]
             switches.forget_start(self.kube, row, raw)
-            return self._write(row, self._read(row, meta["namespace"], meta["name"], str(meta["name"])), noted, patch)
+            return self._write(row, self._read(row, meta["namespace"], meta["name"], str(meta["name"])), noted, start)
 
     def _read(self, row: GangKind, namespace: str, name: str, workload: str) -> dict[str, Any]:
         raw = switches.read(self.kube, row, namespace, name)
@@ -202,32 +216,23 @@ class Mover:
             raise Failed("gang-gone", f"{workload} is gone")
         return raw
 
-    def _write(
-        self, row: GangKind, raw: dict[str, Any], noted: Mapping[str, Any], patch: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def _write(self, row: GangKind, raw: Raw, noted: dict[str, Any], change: Callable[[Raw], Change]) -> Raw:
+        """Note a stage with its change. After a conflict the change is worked out anew, from what others wrote."""
         meta = raw["metadata"]
         for _ in range(8):
+            known = dict(noted)
+            marks, patch = change(raw)
+            noted.update(marks)  # before the request: one without an answer may have been carried out
             try:
                 return switches.note(self.kube, row, raw, noted, patch)
             except Conflict:
+                noted.clear()
+                noted.update(known)
                 raw = self._read(row, meta["namespace"], meta["name"], str(meta["name"]))
         raise Failed("conflict", "others kept changing it while we tried")
 
-    @staticmethod
-    def _is_stopped(row: GangKind, raw: Mapping[str, Any]) -> bool:
-        value = row.read_switch(raw)
-        match row.means:
-            case Means.SUSPEND:
-                return bool(value)
-            case Means.ACTIVE:
-                return value is False
-            case Means.SCALE:
-                return bool(value == 0)
-            case Means.COMMAND:
-                return value in ("Aborting", "Aborted")
-
     def _checkpoint(
-        self, row: GangKind, raw: dict[str, Any], noted: dict[str, Any], rule: WorkloadRule, workload: str
+        self, row: GangKind, raw: Raw, noted: dict[str, Any], rule: WorkloadRule, workload: str
     ) -> Generator[None]:
         """Ask for a checkpoint and see one that is newer than the question."""
         way = rule.checkpoint
@@ -242,13 +247,11 @@ class Mover:
             members=lambda: self._members(noted),
             limit=rule.max_wait,
         )
-        if noted["stage"] == "new":
-            was = question.before()
-            noted.update(stage="asked", asked=self._now(), was=rfc3339(was) if was else "")
-            self._write(row, raw, noted, None)
-            self.say(f"{workload}: asking for a checkpoint (newest: {noted['was'] or 'none known'})")
+        was = question.was = question.before()
+        marks = {"stage": "asked", "asked": self._now(), "was": rfc3339(was) if was else ""}
+        self._write(row, raw, noted, lambda _: (marks, None))
+        self.say(f"{workload}: asking for a checkpoint (newest: {noted['was'] or 'none known'})")
         asked = question.asked = parse_time(noted["asked"])
-        question.was = parse_time(noted["was"]) if noted.get("was") else None
         if way.via == "annotation":
             switches.annotate(self.kube, kind, namespace, name, way.annotation, noted["asked"])
         seen: list[datetime] = []
@@ -334,8 +337,9 @@ class Mover:
         return rfc3339(self.clock.now())
 
 
-def _start(row: GangKind, noted: Mapping[str, Any]) -> dict[str, Any] | None:
-    return switches.start_patch(row, noted.get("before"))
+def _require_running(row: GangKind, raw: Mapping[str, Any]) -> None:
+    if row.is_stopped(raw):
+        raise Failed("gang-stopped", "was already suspended by somebody else")
 
 
 def _joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -359,32 +363,3 @@ def _rule(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
         return found
     mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
     return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)
-
-
-def unfinished(kube: Kube, run: str) -> Sequence[tuple[GangKind, dict[str, Any]]]:
-    """Gangs that this run has marked and not finished."""
-    return list(switches.marked(kube, run))
-
-
-def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
-    """Start every gang that this run has stopped, and take our marks off. Idempotent. Returns their names.
-
-    With `started` False those that run again already keep their mark, so that the next try still looks after them.
-    """
-    from tasks.surge import lower  # which builds on this module
-
-    names = []
-    for row, raw in switches.marked(kube, run):
-        noted = switches.memory(raw, run) or {}
-        if row is SURGE_KIND:
-            lower(kube, raw, noted)
-            names.append(f"deployment {raw['metadata']['namespace']}/{raw['metadata']['name']}")
-            continue
-        if noted.get("stage") == "started" and not started:
-            continue
-        stopped = noted.get("stage") == "stopped"
-        if stopped and row.means is Means.COMMAND:
-            switches.command(kube, raw, "ResumeJob", run)
-        switches.forget(kube, row, raw, _start(row, noted) if stopped else None)
-        names.append(f"{row.kind.lower()} {raw['metadata']['namespace']}/{raw['metadata']['name']}")
-    return tuple(sorted(names))

@@ -43,10 +43,18 @@ def note(kube: Kube, row: GangKind, raw: Mapping[str, Any], noted: Mapping[str, 
     return kube.request("PATCH", row.path(meta["namespace"], meta["name"]), body=body, content_type=MERGE_PATCH)
 
 
-def forget(kube: Kube, row: GangKind, raw: Mapping[str, Any], patch: Raw | None = None) -> None:
-    """Take our marks off, with a last change in the same request."""
+def forget(
+    kube: Kube, row: GangKind, raw: Mapping[str, Any], patch: Raw | None = None, *, unchanged: bool = False
+) -> None:
+    """Take our marks off, with a last change in the same request.
+
+    With `unchanged` only from the object as it was read; raises Conflict when others have changed it since.
+    """
     meta = raw["metadata"]
-    body = {**(patch or {}), "metadata": {"labels": {RUN: None}, "annotations": {PRIOR: None}}}
+    marks: Raw = {"labels": {RUN: None}, "annotations": {PRIOR: None}}
+    if unchanged:
+        marks["resourceVersion"] = meta.get("resourceVersion")
+    body = {**(patch or {}), "metadata": marks}
     try:
         kube.request(
             "PATCH", row.path(meta["namespace"], meta["name"]), body=body, content_type=MERGE_PATCH, retry=True

@@ -61,6 +61,19 @@ class GangKind:
             at = at.get(key) if isinstance(at, Mapping) else None
         return at
 
+    def is_stopped(self, obj: Mapping[str, Any]) -> bool:
+        """Does the switch say that no pod of it should run?"""
+        value = self.read_switch(obj)
+        match self.means:
+            case Means.SUSPEND:
+                return bool(value)
+            case Means.ACTIVE:
+                return value is False
+            case Means.SCALE:
+                return bool(value == 0)
+            case Means.COMMAND:
+                return value in ("Aborting", "Aborted")
+
 
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _KUBEFLOW = "training.kubeflow.org/job-name"
