@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.fabrics.fabric import Fabric
@@ -12,11 +12,14 @@ from tasks.rules.reading_verdict import Answer
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
+RATED_BYTES = 64 << 10  # a smaller message waits for the operation, not for the wire
+RATE_SHARE = 0.99  # a port's rate against the machine type's: it is a setting, not a measurement
+_EFA_FIXED_GBPS = 100  # what older EFA drivers give as the rate of any device
 
 
 def answer_tool(reading: ToolReading, *, fabric: Fabric | None = None) -> Answer:
     """Figures with their units. `pass` only against an expectation: a device that is not listed is never missed."""
-    findings = _failure(reading) + (_against(reading, fabric) if fabric is not None else ())
+    findings = _failure(reading) + _doubts(reading) + (_against(reading, fabric) if fabric is not None else ())
     fields = {
         "tool": reading.tool,
         **reading.figures,
@@ -25,7 +28,10 @@ def answer_tool(reading: ToolReading, *, fabric: Fabric | None = None) -> Answer
         "cause": reading.cause,
         "suspicious": bool(reading.suspicious),
     }
-    return Answer(fields=fields, verdict=_verdict(reading, findings, fabric), findings=findings)
+    verdict = _verdict(reading, findings, fabric)
+    if verdict in {"undetermined", "healthy"} and not findings:
+        findings = (_reason(reading, fabric),)
+    return Answer(fields=fields, verdict=verdict, findings=findings)
 
 
 def _verdict(reading: ToolReading, findings: tuple[Finding, ...], fabric: Fabric | None) -> str:
@@ -39,25 +45,89 @@ def _verdict(reading: ToolReading, findings: tuple[Finding, ...], fabric: Fabric
 
 
 def _failure(reading: ToolReading) -> tuple[Finding, ...]:
-    found = []
-    if reading.healthy is False:
-        found.append(
-            Finding(
-                level=Level.BLOCK,
-                code=reading.cause or "unhealthy",
-                object=str(reading.figures.get("component") or reading.figures.get("device") or reading.tool),
-                observed=_OBSERVED.get(reading.cause or "", f"{reading.tool} says that it is not well"),
-                remedy=_REMEDIES.get(reading.cause or "", ""),
-            )
-        )
+    if reading.healthy is not False:
+        return ()
+    figures, cause = reading.figures, reading.cause or "unhealthy"
+    down = figures.get("down")
+    return (
+        Finding(
+            level=Level.BLOCK,
+            code=cause,
+            object=", ".join(down or ()) or str(figures.get("component") or figures.get("device") or reading.tool),
+            observed=_observed(reading, cause),
+            expected="every port active" if down else "",
+            remedy=_REMEDIES.get(cause, "Read the tool's own lines about it, and run it again on this node alone"),
+        ),
+    )
+
+
+def _observed(reading: ToolReading, cause: str) -> str:
+    """What the tool said: its own words where the reading has them."""
+    if states := reading.figures.get("down_states"):
+        return f"{reading.tool} shows the port as {' and '.join(states)}"
+    said = str(reading.figures.get("error") or "")
+    return _OBSERVED.get(cause) or (f'{reading.tool} says: "{said}"' if said else f"{reading.tool} reports {cause}")
+
+
+def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
+    """What keeps an output from being believed, and what stands beside the answer."""
+    figures, found = reading.figures, []
+    if reading.cause == "not-readable":
+        said = f"this output cannot be read ({figures.get('reader_error')})"
+        found.append(("not-readable", reading.tool, said, "Give the tool's output alone, as it printed it"))
     if reading.suspicious:
-        found.append(Finding(level=Level.WARN, code="implausible", object=reading.tool, observed=reading.suspicious))
-    return tuple(found)
+        found.append(("implausible", reading.tool, reading.suspicious, _REMEDIES["implausible"]))
+    if twice := figures.get("seen_twice"):
+        said = "listed twice: these are lists of several hosts or times, and none of them is judged"
+        found.append(("seen-twice", ", ".join(twice), said, "Give the list of one host at a time"))
+    if reading.tool == "fi_info" and reading.healthy is None and (error := figures.get("error")):
+        said = f"fi_getinfo failed ({error}) beside a list of devices: one of two hosts or times is not well"
+        found.append(("error-beside-list", reading.tool, said, "Give the list of one host at a time"))
+    if short := sum(figures.get(f"{side}_short_ios") or 0 for side in ("read", "write")):
+        said = f"{short} operations moved less than was asked for"
+        found.append(("short-ios", reading.tool, said, "Check the file's size and the space that is left"))
+    if beside := figures.get("down_beside"):
+        found.append(("port-down-beside", ", ".join(beside), "not active, and no EFA device: not the fabric's", ""))
+    return tuple(
+        Finding(
+            level=Level.INFO if code == "port-down-beside" else Level.WARN,
+            code=code,
+            object=name,
+            observed=observed,
+            remedy=remedy,
+        )
+        for code, name, observed, remedy in found
+    )
+
+
+def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
+    """Why a whole answer is not there, and what would give one."""
+    if reading.complete is False:
+        observed, remedy = "the output is not whole", "Run the tool again and give all that it printed"
+    elif fabric is None:
+        observed = "figures without anything to compare them with"
+        remedy = "Name the machine type (--machine)" if reading.kind is Kind.FABRIC else ""
+    elif reading.tool == "perftest":
+        observed, remedy = _unrated(reading.figures, fabric)
+    else:
+        observed, remedy = f"{fabric.machine_type} has no figure that answers for this output", ""
+    return Finding(level=Level.INFO, code="not-judged", object=reading.tool, observed=observed, remedy=remedy)
+
+
+def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
+    """Why a run of perftest is no measurement of the NIC."""
+    rates = [rate for run in _runs(figures) for rate in _rates(run)]
+    if any(rate > _most(fabric) for rate in rates):
+        return f"{max(rates):g} Gb/s is more than one NIC of {fabric.machine_type} carries", "Measure between two nodes"
+    if rates:
+        return f"the device is not shown, or is none of {fabric.machine_type}", "Give the lines above the table, too"
+    if any("one_way_gbps" in row for run in _runs(figures) for row in run.get("rows", ())):
+        return "messages below 64 KiB show no rate of the wire", "Run it with -s 65536 or larger"
+    return "no average whose unit is known", "Run a bandwidth test with --report_gbits"
 
 
 _OBSERVED = {
     "not-rdma": "the provider is TCP or shared memory: a path is shown, RDMA is not",
-    "port-down": "a port is not active",
     "no-ib-device": "no RDMA device is visible",
     "nvml-library-not-found": "the plugin cannot load NVIDIA's management library",
     "no-devices": "the plugin found no device to advertise",
@@ -70,45 +140,98 @@ _REMEDIES = {
     "no-devices": "Check the machine type, the network interfaces of the launch template and the plugin's selectors",
     "exec-format-error": "Use an image for the node's architecture",
     "port-down": "Check cable and switch port, or replace the node",
+    "implausible": "Measure between two nodes, past every cache",
+    "io-error": "Check the mount and the servers of the file system, then run it again",
+    "data-corruption": "Keep the node out of the pool: what was read is not what was written",
+    "no-transfer": "Start the server side first, and check that the nodes reach each other",
+    "no-matching-provider": "Request the RDMA resource in the pod; check the driver and the provider on the node",
+    "completion-error": "Check the link and the peer; on RoCE, the GID index and the network's lossless class",
+    "peer-not-reached": "Start the server side first, and check address, port and security group",
+    "memory-registration-failed": "Raise the limit of locked memory (IPC_LOCK); for a GPU's, load nvidia_peermem",
+    "queue-pair-failed": "Check that both ends use the same link layer and a routable GID (-x)",
 }
 
 
 def _against(reading: ToolReading, fabric: Fabric) -> tuple[Finding, ...]:
-    """What the tool shows below what this machine type has."""
+    """What the tool shows below what this machine type has. A list that is not whole misses nothing."""
     figures = reading.figures
     if reading.tool in _DEVICE_LISTS and figures.get("devices") is not None:
-        return _fewer(_own_devices(figures, fabric), fabric)
+        fewer = _fewer(_own_devices(figures, fabric), fabric) if reading.complete else ()
+        return fewer + _wrong_rates(figures, fabric)
     if reading.tool == "fi_info" and fabric.provider == "efa" and figures.get("efa_device_found") is not None:
-        return _fewer(int(figures.get("efa_domains") or 0), fabric)
-    average = _one_way(figures)
-    if reading.tool == "perftest" and isinstance(average, int | float):
-        floor = NIC_SHARE * fabric.nic_gb_s * 8
-        if average < floor:
-            return (
-                Finding(
-                    level=Level.BLOCK,
-                    code="nic-below-rate",
-                    object=str(figures.get("device") or "NIC"),
-                    observed=f"{average:g} Gb/s on average",
-                    expected=f"at least {floor:g} Gb/s on {fabric.machine_type}",
-                    remedy="Check the port's rate, the PCIe link and the GPU that the NIC belongs to",
-                ),
-            )
+        listed = "FI_EP_RDM" in figures.get("types", ()) or not figures["efa_device_found"]
+        whole = reading.complete or not figures["efa_device_found"]
+        return _fewer(int(figures.get("efa_domains") or 0), fabric) if listed and whole else ()
+    if reading.tool == "perftest":
+        return tuple(f for run in _runs(figures) for f in _below_rate(run, fabric))
     return ()
 
 
-def _one_way(figures: Mapping[str, Any]) -> float | None:
-    """The average of perftest in Gb/s and one direction; a bidirectional run prints the sum of both."""
-    rate = figures.get("bw_average_gbps")
-    if not isinstance(rate, int | float):
-        return None
-    return rate / 2 if "bidirectional" in str(figures.get("test")).lower() else rate
+def _below_rate(run: Mapping[str, Any], fabric: Fabric) -> tuple[Finding, ...]:
+    floor, slowest = NIC_SHARE * fabric.nic_gb_s * 8, min(_rates(run), default=None)
+    if slowest is None or slowest >= floor:
+        return ()
+    return (
+        Finding(
+            level=Level.BLOCK,
+            code="nic-below-rate",
+            object=str(run.get("device") or "NIC"),
+            observed=f"{slowest:g} Gb/s on average",
+            expected=f"at least {floor:g} Gb/s on {fabric.machine_type}",
+            remedy="Check the port's rate, the PCIe link and the GPU that the NIC belongs to",
+        ),
+    )
+
+
+def _runs(figures: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The runs of a perftest output, one for each NIC."""
+    return figures.get("runs") or (figures,)
+
+
+def _rates(run: Mapping[str, Any]) -> list[float]:
+    """Gb/s and one direction, of the messages that are large enough to show the wire."""
+    rows = [r for r in run.get("rows", ()) if r.get("msg_size_bytes", 0) >= RATED_BYTES]
+    return [r["one_way_gbps"] for r in rows if "one_way_gbps" in r]
+
+
+def _most(fabric: Fabric) -> float:
+    """Gb/s: more than the wire carries was not measured at all."""
+    return fabric.nic_gb_s * 8 * 1.02
+
+
+def _wrong_rates(figures: Mapping[str, Any], fabric: Fabric) -> tuple[Finding, ...]:
+    """Ports of the fabric that run below their rate: a lane is lost, or the other end is slower."""
+    if not fabric.rdma:
+        return ()
+    rated = [p for p in _own_ports(figures, fabric) if p.get("rate_gbps") is not None]
+    if fabric.kind == "efa" and all(p["rate_gbps"] == _EFA_FIXED_GBPS for p in rated):
+        return ()
+    wanted = fabric.nic_gb_s * 8
+    slow: dict[float, list[str]] = {}
+    for port in rated:
+        if port["rate_gbps"] < wanted * RATE_SHARE and port["device"] not in slow.get(port["rate_gbps"], ()):
+            slow.setdefault(port["rate_gbps"], []).append(port["device"])
+    return tuple(
+        Finding(
+            level=Level.BLOCK,
+            code="wrong-rate",
+            object=", ".join(names),
+            observed=f"the port runs at {rate:g} Gb/s",
+            expected=f"{wanted:g} Gb/s on {fabric.machine_type}",
+            remedy="Check the link's width and speed, cable and switch port, or replace the node",
+        )
+        for rate, names in slow.items()
+    )
+
+
+def _own_ports(figures: Mapping[str, Any], fabric: Fabric) -> list[Mapping[str, Any]]:
+    """Ports of the machine type's own kind: an EFA node may have other RDMA devices beside."""
+    efa = fabric.kind == "efa"
+    return [port for port in figures.get("devices") or () if bool(port.get("efa")) is efa]
 
 
 def _own_devices(figures: Mapping[str, Any], fabric: Fabric) -> int:
-    """Distinct devices of the machine type's own kind: an EFA node may have other RDMA devices beside."""
-    efa = fabric.kind == "efa"
-    return len({d["device"] for d in figures.get("devices") or () if bool(d.get("efa")) is efa})
+    return len({port["device"] for port in _own_ports(figures, fabric)})
 
 
 def _fewer(count: int, fabric: Fabric) -> tuple[Finding, ...]:
@@ -135,8 +258,12 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
         return reading.healthy is True and _own_devices(figures, fabric) == fabric.nics
     if reading.tool == "fi_info":
         return fabric.provider == "efa" and int(figures.get("efa_domains") or 0) == fabric.nics
-    rate, device = _one_way(figures), figures.get("device")
-    if reading.tool != "perftest" or not isinstance(device, str) or not isinstance(rate, int | float):
+    return reading.tool == "perftest" and all(_rated(run, fabric) for run in _runs(figures))
+
+
+def _rated(run: Mapping[str, Any], fabric: Fabric) -> bool:
+    """Was a NIC of this machine type measured? One of the other kind is somewhere else."""
+    rates, device = _rates(run), run.get("device")
+    if not rates or not isinstance(device, str):
         return False
-    # A NIC of the other kind was measured somewhere else; more than the wire carries was not measured at all.
-    return is_efa(device) is (fabric.kind == "efa") and rate <= fabric.nic_gb_s * 8 * 1.02
+    return is_efa(device) is (fabric.kind == "efa") and max(rates) <= _most(fabric)

@@ -9,7 +9,7 @@ from infra.probes.readers.lines import blocks
 from infra.probes.readers.nccl_log import NcclLogReader
 from infra.probes.readers.nccl_tests import NcclTestsReader
 from infra.probes.readers.payload import PayloadReader
-from infra.probes.readers.tools import read_tool
+from infra.probes.readers.tools import not_readable, read_tool
 
 SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing is kept
 
@@ -21,17 +21,24 @@ def read(stream: BinaryIO) -> Reading:
     size = 0
     for block in blocks(stream):
         size += len(block.data)
-        foreign = log.feed(block.data, torn=block.torn)
-        tests.feed(block.data, foreign)
-        payload.feed(block.data)
+        try:
+            foreign = log.feed(block.data, torn=block.torn)
+            tests.feed(block.data, foreign)
+            payload.feed(block.data)
+        except Exception as error:  # noqa: BLE001 - no part of what broke its reader counts, and the answer says so
+            return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size, head=block.data[:4096])
         if kept is not None:
             kept.append(block.data)
             if size > SMALL:
                 kept = None
-    nccl: NcclLog | None = log.reading()
+    try:
+        nccl: NcclLog | None = log.reading()
+        found, events = tests.reading(), payload.reading()
+    except Exception as error:  # noqa: BLE001 - as above
+        return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size)
     if nccl is not None and not nccl.lines:
         nccl = None
-    kind = _kind(nccl, tests.reading(), payload.reading())
+    kind = _kind(nccl, found, events)
     tool: ToolReading | None = None
     if kept is not None and kind in {Kind.UNKNOWN, Kind.NCCL_LOG}:
         text = b"".join(kept).decode("utf-8", "replace")
@@ -42,8 +49,8 @@ def read(stream: BinaryIO) -> Reading:
     return Reading(
         kind=kind,
         nccl=nccl,
-        tests=json_tests or tests.reading(),
-        payload=payload.reading(),
+        tests=json_tests or found,
+        payload=events,
         tool=None if json_tests else tool,
         bytes=size,
         head=kept[0][:4096] if kind is Kind.UNKNOWN and kept else b"",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from infra.model.reading import Kind, ToolReading
+from infra.probes.readers.figures import number
+from infra.probes.readers.figures import whole as whole_number
 
 _PROVIDER = re.compile(r"^\s*provider:\s*(\S+)", re.M)
 _FIELD = re.compile(r"^\s*(fabric|domain|version|type|protocol):\s*(\S+)", re.M)
@@ -18,6 +21,7 @@ _PINGPONG_PROVIDER = re.compile(
 )
 _PINGPONG_ERROR = re.compile(r"^\[error\] .*pingpong\.c:\d+\s*: (.+)$|^bind\(\): .*pingpong\.c.*$", re.M)
 _NOT_RDMA = {"tcp", "sockets", "udp", "shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
+_RELIABLE = "FI_EP_RDM"
 _UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -33,14 +37,20 @@ def read_fi_info(text: str) -> ToolReading | None:
     if not entries and not (error and not text.lstrip().startswith("libfabric:") and "<warn>" not in text):
         return None
     providers = sorted({e["provider"] for e in entries})
-    efa = sorted({e["domain"] for e in entries if e["provider"] == "efa"})
-    whole = all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
+    of_efa = [e for e in entries if e["provider"] == "efa"]
+    # A device has a domain for each type of endpoint (rdmap86s0-rdm, rdmap86s0-dgrm): the reliable one counts it.
+    efa = sorted({e["domain"] for e in of_efa if e.get("type") == _RELIABLE})
+    whole = error is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
     # Each device stands under every fabric of its provider; a name that does not is a damaged one.
     by_fabric: dict[str, set[str]] = {}
-    for entry in entries:
-        if entry["provider"] == "efa":
+    for entry in of_efa:
+        if entry.get("type") == _RELIABLE:
             by_fabric.setdefault(entry.get("fabric", ""), set()).add(entry["domain"])
     whole = whole and all(domains == set(efa) for domains in by_fabric.values())
+    # One list names nothing twice: two are two hosts', or one host's at two times.
+    seen = Counter(tuple(sorted(e.items())) for e in of_efa)
+    twice = sorted({dict(entry)["domain"] for entry, times in seen.items() if times > 1})
+    whole = whole and not twice
     figures: dict[str, Any] = {
         "providers": providers,
         "provider": providers[0] if len(providers) == 1 else None,
@@ -49,8 +59,9 @@ def read_fi_info(text: str) -> ToolReading | None:
         "types": sorted({e["type"] for e in entries if "type" in e}),
         "protocols": sorted({e["protocol"] for e in entries if "protocol" in e}),
         "efa_domains": len(efa),
-        "efa_device_found": bool(efa) if entries else (False if error else None),
-        "error": int(error[1]) if error else None,
+        "efa_device_found": bool(of_efa) if entries else (False if error else None),
+        "seen_twice": twice,
+        "error": whole_number(error[1]) if error else None,
     }
     return ToolReading(
         kind=Kind.FABRIC,
@@ -103,16 +114,10 @@ def _transfers(table: str, *, rate: int) -> list[dict[str, Any]]:
         size = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", words[0]) if words else None
         if len(words) < rate + 2 or not size:
             continue
-        try:
-            rows.append(
-                {
-                    "size_bytes": int(float(size[1]) * _UNIT[size[2]]),
-                    "mb_s": float(words[rate]),
-                    "usec_per_transfer": float(words[rate + 1]),
-                }
-            )
-        except ValueError:
+        base, speed, time = number(size[1]), number(words[rate]), number(words[rate + 1])
+        if base is None or speed is None or time is None:
             continue
+        rows.append({"size_bytes": int(base * _UNIT[size[2]]), "mb_s": float(speed), "usec_per_transfer": float(time)})
     return rows
 
 
@@ -140,7 +145,7 @@ def read_libfabric_log(text: str) -> ToolReading | None:
         tool="libfabric-log",
         figures={
             "efa_device_found": True if found else (False if empty else None),
-            "error": int(error[1]) if error else None,
+            "error": whole_number(error[1]) if error else None,
             "supported": _capabilities(joined, "Supported", after="Unsupported capabilities"),
             "requested": _capabilities(joined, "Requested", after="Unsupported capabilities"),
         },

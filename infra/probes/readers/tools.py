@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from infra.model.reading import ToolReading
+from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.counters import read_counters, read_lnet
 from infra.probes.readers.device_plugin import read_device_plugin
 from infra.probes.readers.fio import read_fio
+from infra.probes.readers.iblinkinfo import read_iblinkinfo
 from infra.probes.readers.ior import read_elbencho, read_ior
 from infra.probes.readers.libfabric import read_fi_info, read_fi_pingpong, read_libfabric_log
 from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.perftest import read_perftest
-from infra.probes.readers.verbs import read_iblinkinfo, read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
+from infra.probes.readers.verbs import read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
 
 # From the sharpest signature to the vaguest.
 _READERS: tuple[Callable[[str], ToolReading | None], ...] = (
@@ -40,7 +41,21 @@ def read_tool(text: str, *, nccl_lines: int = 0) -> ToolReading | None:
     if nccl_lines:
         return None
     for reader in _READERS:
-        reading = reader(text)
+        try:
+            reading = reader(text)
+        except Exception as error:  # noqa: BLE001 - whatever broke the reader, the output is unmeasured, and says so
+            return not_readable(reader.__name__.removeprefix("read_").replace("_", "-"), error)
         if reading is not None:
             return reading
     return None
+
+
+def not_readable(tool: str, error: Exception) -> ToolReading:
+    """What stands for an output that broke its reader: no figure of it is taken."""
+    return ToolReading(
+        kind=Kind.UNKNOWN,
+        tool=tool,
+        figures={"reader_error": f"{type(error).__name__}: {str(error)[:120]}"},
+        complete=False,
+        cause="not-readable",
+    )

@@ -1,0 +1,205 @@
+"""What a list of devices, and a bandwidth of one of them, must not be taken for."""
+
+from __future__ import annotations
+
+import pytest
+from tool_outputs import FI_INFO, PERFTEST, fi_info, ibstat
+
+from infra.probes.readers.lines import from_text
+from tasks.judge import JudgeResult, judge
+
+ULTRA = "a3-ultragpu-8g"
+RULE = PERFTEST.splitlines()[0]
+
+
+def answer(text: str, machine: str = ULTRA) -> JudgeResult:
+    return judge(from_text(text), machine_type=machine)
+
+
+def codes(result: JudgeResult) -> set[str]:
+    return {finding.code for finding in result.findings}
+
+
+def mlx_ibstat(*, rates: tuple[int, ...] = (400,) * 8, states: tuple[str, ...] = ("Active",)) -> str:
+    """Every device with as many ports as there are states."""
+    return "".join(
+        f"CA 'mlx5_{n}'\n\tCA type: MT4129\n\tNumber of ports: {len(states)}\n"
+        + "".join(
+            f"\tPort {port}:\n\t\tState: {state}\n\t\tPhysical state: LinkUp\n\t\tRate: {rate}\n"
+            "\t\tLink layer: Ethernet\n"
+            for port, state in enumerate(states, 1)
+        )
+        for n, rate in enumerate(rates)
+    )
+
+
+def devinfo(
+    name: str, *, width: str = "4X", states: tuple[str, ...] = ("PORT_ACTIVE",), layer: str = "Ethernet"
+) -> str:
+    transport = "unspecified (4)" if layer == "Unspecified" else "InfiniBand (0)"
+    return f"hca_id:\t{name}\n\ttransport:\t\t\t{transport}\n\tphys_port_cnt:\t\t\t{len(states)}\n" + "".join(
+        f"\t\tport:\t{port}\n\t\t\tstate:\t\t\t{state} (4)\n\t\t\tactive_width:\t\t{width} (2)\n"
+        f"\t\t\tactive_speed:\t\t100.0 Gbps (128)\n\t\t\tlink_layer:\t\t{layer}\n"
+        for port, state in enumerate(states, 1)
+    )
+
+
+def ibstatus(*rates: int) -> str:
+    return "".join(
+        f"Infiniband device 'mlx5_{n}' port 1 status:\n\tstate:\t\t 4: ACTIVE\n\tphys state:\t 5: LinkUp\n"
+        f"\trate:\t\t {rate} Gb/sec (4X NDR)\n\tlink_layer:\t Ethernet\n\n"
+        for n, rate in enumerate(rates)
+    )
+
+
+MLX = [f"mlx5_{n}" for n in range(8)]
+ONE_LANE = "".join(devinfo(name, width="1X" if name == "mlx5_2" else "4X") for name in MLX)
+SECOND_DOWN = "".join(
+    devinfo(name, states=("PORT_ACTIVE", "PORT_DOWN") if name == "mlx5_2" else ("PORT_ACTIVE",)) for name in MLX
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [mlx_ibstat(), ibstatus(*[400] * 8), "".join(devinfo(name) for name in MLX)],
+    ids=["ibstat", "ibstatus", "ibv_devinfo"],
+)
+def test_a_whole_list_at_rate_passes(text: str) -> None:
+    assert answer(text).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "named"),
+    [
+        pytest.param(mlx_ibstat(rates=(400, 400, 400, 100, 400, 400, 400, 400)), "wrong-rate", "mlx5_3", id="rate"),
+        pytest.param(ibstatus(400, 400, 100, 400, 400, 400, 400, 400), "wrong-rate", "mlx5_2", id="ibstatus-rate"),
+        pytest.param(ONE_LANE, "wrong-rate", "mlx5_2", id="one-lane"),
+        pytest.param(mlx_ibstat(states=("Down", "Active")), "port-down", "mlx5_7 port 1", id="first-port-down"),
+        pytest.param(SECOND_DOWN, "port-down", "mlx5_2 port 2", id="second-port-down"),
+    ],
+)
+def test_each_port_is_judged_and_named(text: str, code: str, named: str) -> None:
+    """By its own state and its own rate: not by the last port of its device, nor by the number of devices."""
+    result = answer(text)
+    assert result.exit_code == 3
+    (finding,) = [f for f in result.findings if f.code == code]
+    assert named in finding.object
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "machine"),
+    [
+        pytest.param(mlx_ibstat() + mlx_ibstat(rates=(400,) * 5), ULTRA, id="ibstat"),
+        pytest.param(ibstatus(*[400] * 8) + ibstatus(*[400] * 3), ULTRA, id="ibstatus"),
+        pytest.param("".join(devinfo(n) for n in [*MLX, "mlx5_0"]), ULTRA, id="ibv_devinfo"),
+        pytest.param(FI_INFO + fi_info(range(9)), "p5en.48xlarge", id="fi_info"),
+        pytest.param(FI_INFO + "fi_getinfo: -61 (No data available)\n", "p5en.48xlarge", id="fi_info-then-an-error"),
+    ],
+)
+def test_lists_of_two_hosts_are_no_list_of_one(text: str, machine: str) -> None:
+    """The second may lack what the first has."""
+    result = answer(text, machine)
+    assert result.exit_code == 4
+    assert codes(result) & {"seen-twice", "error-beside-list"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(mlx_ibstat().replace("Rate: 400", "Rate: 4.0.0", 1), id="ibstat-rate"),
+        pytest.param(ibstatus(*[400] * 8).replace("400 Gb", "4x0 Gb", 1), id="ibstatus-rate"),
+        pytest.param("".join(devinfo(n) for n in MLX).replace("100.0 Gbps", "1.2.3 Gbps", 1), id="ibv_devinfo-rate"),
+        pytest.param(mlx_ibstat().replace("Number of ports: 1", "Number of ports: 2", 1), id="a-port-is-not-shown"),
+    ],
+)
+def test_a_damaged_list_is_unmeasured(text: str) -> None:
+    assert answer(text).exit_code == 4
+
+
+def test_endpoints_of_a_device_are_not_devices() -> None:
+    """fi_info has an entry for datagrams beside the reliable one."""
+    datagrams = {n: fi_info(range(n)).replace("-rdm", "-dgrm").replace("FI_EP_RDM", "FI_EP_DGRAM") for n in (8, 16)}
+    assert answer(fi_info(range(8)) + datagrams[8], "p5en.48xlarge").exit_code == 3
+    assert answer(fi_info(range(16)) + datagrams[16], "p5en.48xlarge").exit_code == 0
+
+
+def test_a_port_beside_the_efa_devices_is_not_the_fabrics() -> None:
+    """p6-b300 has an RDMA device of its first network card, whose port is down on a healthy node."""
+    efa = "".join(devinfo(f"rdmap{86 + n}s0", layer="Unspecified") for n in range(16))
+    result = answer(efa + devinfo("ibp198s0f0", states=("PORT_DOWN",), layer="InfiniBand"), "p6-b300.48xlarge")
+    assert result.exit_code == 0
+    assert [f.object for f in result.findings] == ["ibp198s0f0"]
+
+
+def test_the_rate_that_older_efa_drivers_make_up_is_not_judged() -> None:
+    """They give 100 Gb/s for every device; a device that differs from the others is real."""
+    text = ibstat(*["Active"] * 16).replace("Rate: 200", "Rate: 100")
+    assert answer(text, "p5en.48xlarge").exit_code == 0
+    assert answer(text.replace("Rate: 100", "Rate: 200", 15), "p5en.48xlarge").exit_code == 3
+
+
+FAST = PERFTEST
+SLOW = PERFTEST.replace("392.11", "21.40").replace("391.72", "21.30")
+OTHER = FAST.replace("mlx5_0", "mlx5_1")
+TORN = PERFTEST[: PERFTEST.rindex("391.72")] + "\n"
+LOOP = PERFTEST.replace(
+    " #bytes",
+    " local address: LID 0000 QPN 0x0127 PSN 0x3d1b2c\n GID: 00:00:255:255:10:00:00:01\n"
+    " remote address: LID 0000 QPN 0x0128 PSN 0x8d1b2c\n GID: 00:00:255:255:10:00:00:01\n" + RULE + "\n #bytes",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code"),
+    [
+        pytest.param(FAST + OTHER, 0, id="two-fast"),
+        pytest.param(SLOW + OTHER, 3, id="slow-then-fast"),
+        pytest.param(OTHER + SLOW, 3, id="fast-then-slow"),
+        pytest.param(TORN + OTHER, 4, id="torn-then-fast"),
+        pytest.param(FAST + FAST[FAST.index(" #bytes") :].replace("391.72", "21.30"), 3, id="second-without-title"),
+        pytest.param("Couldn't connect to 10.0.0.2:18515\n" + FAST, 3, id="failed-then-fast"),
+        pytest.param(LOOP, 4, id="loopback"),
+        pytest.param(LOOP.replace("10:00:00:01", "10:00:00:02", 1), 0, id="two-ends"),
+        pytest.param(PERFTEST.replace("65536", "2    ").replace("391.72", "0.10"), 4, id="two-bytes"),
+        pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "2300.0"), 3, id="mib-slow"),
+        pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "46700.0"), 0, id="mib-at-rate"),
+        pytest.param(PERFTEST.replace("Gb/sec", "MB/sec"), 4, id="a-unit-of-two-meanings"),
+        pytest.param(PERFTEST.replace("391.72", "39.1.72"), 4, id="damaged-row"),
+    ],
+)
+def test_the_worst_run_of_a_bandwidth_test_decides(text: str, exit_code: int) -> None:
+    """One whole run, between two ports, at a size that shows the wire, for each NIC that is named."""
+    result = answer(text)
+    assert result.exit_code == exit_code
+    assert exit_code == 0 or any(f.remedy for f in result.findings)
+
+
+def test_a_slow_nic_is_named_by_its_own_run() -> None:
+    (finding,) = answer(SLOW + OTHER).findings
+    assert (finding.object, finding.observed) == ("mlx5_0", "21.3 Gb/s on average")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("Completion with error at client", "completion-error"),
+        ("Failed status 12: wr_id 0 syndrom 0x81", "completion-error"),
+        ("Couldn't connect to 10.0.0.2:18515", "peer-not-reached"),
+        ("IB device mlx5_9 not found", "no-ib-device"),
+        ("Couldn't allocate MR", "memory-registration-failed"),
+        ("Failed to modify QP to RTR", "queue-pair-failed"),
+    ],
+)
+def test_an_error_has_a_code_its_own_words_and_a_next_step(line: str, code: str) -> None:
+    (finding,) = answer(PERFTEST + line + "\n").findings
+    assert finding.code == code
+    assert line in finding.observed or code == "no-ib-device"
+    assert finding.remedy
+
+
+@pytest.mark.parametrize("text", [PERFTEST, FI_INFO, ibstat("Active"), PERFTEST[:-200], "fi_info: command not found\n"])
+def test_what_is_not_judged_says_why(text: str) -> None:
+    result = judge(from_text(text))
+    assert result.exit_code == 4
+    assert result.findings
