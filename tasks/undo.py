@@ -7,11 +7,12 @@ from typing import Any
 from infra.errors import NotFound, Refused
 from infra.kube import api, read, records
 from infra.model.pools import Pool, PoolState
-from infra.model.record import Step, StepState
+from infra.model.record import HELD, Step, StepState
 from infra.model.spec import Cluster, MigrationSpec
 from infra.model.verdict import Finding, Level
 from tasks import drain, fence, gangs, opening, planning, pools, swap_back
 from tasks.identity import pool_words
+from tasks.rules.gangs import find_gangs, stop_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
 
@@ -48,21 +49,25 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
             remedy="what is gone cannot be put back; a migration the other way is a new spec",
         )
     done: list[str] = []
-    resumed = gangs.restore(run.kube, run.name)
-    if resumed:
-        done.append(f"resumed {and_more(list(resumed), 5)}")
+    stays = ""
+    # A gang that is started again must find the target closed and the source open: else it lands on what it leaves.
+    if record.began(Step.MIGRATE):
+        closed, stays = _close_target(run)
+        done += closed
     swap_back.follow_leaving(run)
     restored = fence.unfence(run.kube, run.name)
     if restored:
         done.append(f"restored {plural(len(restored), 'node')}: {and_more(sorted(restored), 5)}")
+    resumed = gangs.restore(run.kube, run.name)
+    if resumed:
+        done.append(f"resumed {and_more(list(resumed), 5)}")
     done += swap_back.take_back(run)
     done += _clouds(run, record)
-    stays = ""
     if remove_target:
         done += _remove_target(run)
-    elif record.began(Step.MIGRATE):
-        closed, stays = _close_target(run)
-        done += closed
+        stays = ""
+    elif not record.began(Step.MIGRATE):
+        stays = _left_closed(run)
     ended = _ended(record)
     records.remove(run.kube, run.name)
     for line in done:
@@ -110,24 +115,43 @@ def _close_target(run: Run) -> tuple[list[str], str]:
     pool = run.target_pool()
     if pool is None or pool.ours != run.name:
         return [], ""
-    nodes, blocks = _occupied(run, pool)
+    nodes, blocks, back = _occupied(run, pool)
     opening.close_nodes(run.kube, nodes, run.name)
     what = pool_words(run.spec.target)
-    stays = f"; {plural(len(blocks), 'pod')} stay on {what}, back with: {_emptying(pool)}" if blocks else ""
+    stays = f"; {plural(len(blocks), 'pod')} stay on {what}, back with: {back}" if blocks else ""
     return [f"{what} fenced off from new pods: {plural(len(nodes), 'node')}"], stays
 
 
-def _occupied(run: Run, pool: Pool) -> tuple[list[str], list[Finding]]:
-    """The pool's nodes, and what keeps them from being empty."""
-    snapshot = read.snapshot(run.kube, pool.node_selector, owners=False, storage=False)
+def _left_closed(run: Run) -> str:
+    """A target that was made and never opened: it stays, costs money and takes no work, so say what to do with it."""
+    pool = run.target_pool()
+    if pool is None or pool.ours != run.name:
+        return ""
+    labels = _labels(pool)
+    return (
+        f"; {pool_words(run.spec.target)} stays, closed to work and not proven ({plural(pool.nodes, 'node')}). "
+        "To go on with it: poolshift migrate SPEC; to delete it: the same, then poolshift rollback SPEC "
+        f"--remove-target; to use it as it is: kubectl uncordon -l {labels} && "
+        f"kubectl annotate node -l {labels} {HELD}-"
+    )
+
+
+def _occupied(run: Run, pool: Pool) -> tuple[list[str], list[Finding], str]:
+    """The pool's nodes, what keeps them from being empty, and how that is moved."""
+    snapshot = read.snapshot(run.kube, pool.node_selector, storage=False)
     nodes = planning.nodes_of(snapshot, pool)
     found = drain.verify_empty(run.kube, {n.name: n.uid for n in nodes})
-    return [n.name for n in nodes], [f for f in found if f.level is Level.BLOCK]
+    names = [n.name for n in nodes]
+    emptying = f"poolshift drain --selector {_labels(pool)} --ignore-daemonsets"
+    held = find_gangs(snapshot, run.spec.drain, names)
+    if held:
+        words = " and ".join(stop_words(gang) for gang in held[:3]) + (" and so on" if len(held) > 3 else "")
+        emptying = f"{words} (a drain on its own asks for no checkpoint), then {emptying}"
+    return names, [f for f in found if f.level is Level.BLOCK], emptying
 
 
-def _emptying(pool: Pool) -> str:
-    labels = ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
-    return f"poolshift drain --selector {labels}"
+def _labels(pool: Pool) -> str:
+    return ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
 
 
 def _remove_target(run: Run) -> list[str]:
@@ -137,13 +161,13 @@ def _remove_target(run: Run) -> list[str]:
     what = pool_words(run.spec.target)
     if pool.ours != run.name:
         raise Refused(what, f"belongs to {pool.ours or 'somebody else'}", expected=f"made by run {run.name}")
-    _, blocks = _occupied(run, pool)
+    _, blocks, back = _occupied(run, pool)
     if blocks:
         raise Refused(
             what,
             f"is not empty: {and_more([f.wording() for f in blocks], 3)}",
             expected="no pod on it",
-            remedy=f"move them: {_emptying(pool)}",
+            remedy=f"move them: {back}",
         )
     pools.retire(run.target, run.spec.target, run.clock, run.say)
     return [f"{what} deleted"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -127,7 +128,7 @@ def judge_gang(
                 )
     if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return found
-    homeless = _homeless([*before, *gang.pods], snapshot, target, target_nodes)
+    homeless = _homeless([*before, *as_moved(gang, target)], snapshot, target, target_nodes)
     if homeless:
         found.append(
             _finding(
@@ -155,8 +156,7 @@ def pinned(gang: Gang, target: TargetShape | None) -> Finding | None:
     """Its pods may not run on the target: stopped, it would not come up again. None when they may, or will."""
     if target is None or gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return None
-    pods = [rehomed_pod(p, target) for p in gang.pods] if rehomes(gang) else gang.pods
-    why = still_pinned(pods, target)
+    why = still_pinned(as_moved(gang, target), target)
     if not why:
         return None
     remedy = "give the target pool that label, or change its template"
@@ -168,6 +168,22 @@ def pinned(gang: Gang, target: TargetShape | None) -> Finding | None:
 def rehomes(gang: Gang) -> bool:
     """Is its template changed on the way? Only where the spec allows it and the kind can be changed while stopped."""
     return gang.rule.rehome and bool(gang.switch_kind.templates)
+
+
+def as_moved(gang: Gang, target: TargetShape | None) -> tuple[Pod, ...]:
+    """Its pods as they will be: by its template of now, or the one that it gets on the way."""
+    return tuple(rehomed_pod(p, target) for p in gang.pods) if target and rehomes(gang) else gang.pods
+
+
+def stop_words(gang: Gang) -> str:
+    """How a person stops it by hand: the command, where its switch is a field."""
+    kind, at = gang.switch_kind, gang.switch
+    values = {Means.SUSPEND: True, Means.ACTIVE: False, Means.SCALE: 0}
+    if kind.means not in values:
+        return f"stop {gang.object} after a checkpoint"
+    patch = json.dumps(kind.switch(values[kind.means]), separators=(",", ":"))
+    command = f"kubectl -n {at.namespace} patch {kind.plural}.{kind.group} {at.name} --type merge -p '{patch}'"
+    return f"stop {gang.object} after a checkpoint: {command}"
 
 
 def _homeless(
