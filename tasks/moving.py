@@ -16,7 +16,7 @@ from infra.kube.view import View
 from infra.model.gangs import SURGE_KIND
 from infra.model.record import PRIOR
 from infra.model.spec import Drain, MigrationSpec
-from infra.model.verdict import Finding, Level
+from infra.model.verdict import Finding
 from infra.model.workload import Pod, Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
@@ -26,13 +26,13 @@ from tasks.move_report import MoveReport, WaveReport
 from tasks.rules.decision import Context
 from tasks.rules.drain import decide, drains_last, surging
 from tasks.rules.fencing import prior_of
-from tasks.rules.gangs import find_gangs, judge_gang, pinned
+from tasks.rules.gangs import as_moved, find_gangs
 from tasks.rules.outcome import End, Fate, Limits, Progress, Sentence, node_end, worst_end
 from tasks.rules.placement import shape_of
 from tasks.rules.replicas import first_replicas
 from tasks.rules.sentences import LEAVES, STAYS, allowed_by, judge_with, sentence_of
 from tasks.rules.settling import Health, health, unsettled
-from tasks.rules.waves import PlannedWave, is_open, next_opening, plan_move
+from tasks.rules.waves import PlannedWave, gang_block, is_open, next_opening, plan_move
 from tasks.rules.wording import and_more
 from tasks.steering import FREE, Stand, Steer
 from tasks.surge import surge
@@ -232,7 +232,7 @@ class _Move:
         self.note(before.to_dict())
         context = Context(snapshot=now, allowed=allowed_by(self.drain), target=self._shape(now))
         self.surges(now, context, uids)
-        gang_ends, held = self.gangs(now, tuple(uids))
+        gang_ends, held = self.gangs(context, tuple(uids))
         evicted = self.evictor.tally.gone
         left = self.evictor.empty(
             uids,
@@ -289,22 +289,20 @@ class _Move:
             if end.end is not End.DRAINED:
                 self.say(f"{end.workload}: {end.reason}")
 
-    def gangs(self, now: Snapshot, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
+    def gangs(self, context: Context, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
         """Move every gang that has a member on the nodes. Members of one that did not move are held, not evicted."""
-        mover, found = self.mover(), find_gangs(now, self.drain, nodes)
+        mover, found = self.mover(), find_gangs(context.snapshot, self.drain, nodes)
         placed: list[Pod] = []
         ends: dict[str, GangEnd] = {}
         moving: dict[str, Work] = {}
         for gang in found:
-            blocks = judge_gang(gang, now, None, self.target, placed)
-            blocks += [f for f in (pinned(gang, self._shape(now)),) if f is not None]
-            block = next((f for f in blocks if f.level is Level.BLOCK), None)
+            block = gang_block(gang, context, self.drain, self.target, placed)
             if block is not None:
                 ends[gang.object] = GangEnd(
                     workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed
                 )
             else:
-                placed += gang.pods
+                placed += as_moved(gang, context.target)
                 moving[gang.object] = mover.move(gang)
         ends.update({end.workload: end for end in mover.all(list(moving.values()))})
         held: dict[str, Sentence] = {}

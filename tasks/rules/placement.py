@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infra.model.cluster import EMPTY, Node, Taint
-from infra.model.record import UNPROVEN_TAINT
+from infra.model.record import HELD, UNPROVEN_TAINT
 from infra.model.workload import Pod, Requirement, Snapshot, Volume
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -134,15 +134,19 @@ def free_on(node: Node, pods: Iterable[Pod]) -> dict[str, int]:
     return free
 
 
-def place(pods: Sequence[Pod], free: Sequence[dict[str, int]]) -> tuple[Pod, ...]:
+def place(
+    pods: Sequence[Pod], free: Sequence[dict[str, int]], taints: Sequence[tuple[Taint, ...]] = ()
+) -> tuple[Pod, ...]:
     """Pods that find no room when all are placed, largest first, each on the first node that takes it.
 
-    `free` is used up. First-fit decreasing: exact for gangs of equal pods, and at worst says "no room" for a mix
-    that a cleverer packing would fit; it never says "room" wrongly.
+    `free` is used up; `taints` are those of the same nodes, in the same order. First-fit decreasing: exact for gangs
+    of equal pods, and at worst says "no room" for a mix that a cleverer packing would fit; it never says "room"
+    wrongly.
     """
     homeless = []
+    nodes = list(zip(free, taints or [()] * len(free), strict=True))
     for pod in sorted(pods, key=lambda p: sorted(p.requests.values(), reverse=True), reverse=True):
-        home = next((f for f in free if _takes(f, pod)), None)
+        home = next((f for f, t in nodes if _takes(f, pod) and untolerated(pod, t) is None), None)
         if home is None:
             homeless.append(pod)
             continue
@@ -160,8 +164,15 @@ def _takes(free: Mapping[str, int], pod: Pod) -> bool:
 
 
 def without_room(gang: Sequence[Pod], snapshot: Snapshot, targets: Iterable[str]) -> tuple[Pod, ...]:
-    """Members of a gang that the target nodes cannot take as things stand, the whole gang placed at once."""
-    nodes = [n for name in targets if (n := snapshot.node_by_name.get(name)) is not None and n.ready]
+    """Members of a gang that the target nodes cannot take as things stand, the whole gang placed at once.
+
+    A node that somebody has cordoned, or that is leaving, takes nothing. One that we keep closed is opened before.
+    """
+    nodes = [n for name in targets if (n := snapshot.node_by_name.get(name)) is not None and _will_take(n)]
     members = {p.uid for p in gang}
     free = [free_on(n, (p for p in snapshot.pods_by_node.get(n.name, ()) if p.uid not in members)) for n in nodes]
-    return place(gang, free)
+    return place(gang, free, [tuple(t for t in n.taints if not t.key.startswith(_PASSING)) for n in nodes])
+
+
+def _will_take(node: Node) -> bool:
+    return node.ready and node.deletion is None and (not node.unschedulable or bool(node.annotations.get(HELD)))

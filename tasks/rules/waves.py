@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,7 +14,7 @@ from infra.model.workload import Pod, Snapshot
 from tasks.rules.budgets import Turns
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
-from tasks.rules.gangs import Gang, find_gangs, judge_gang, rehomes
+from tasks.rules.gangs import Gang, as_moved, find_gangs, judge_gang, pinned, rehomes
 from tasks.rules.placement import TargetShape
 from tasks.rules.rehoming import rehomed_pod
 from tasks.rules.replicas import replica_findings
@@ -177,7 +177,7 @@ def plan_move(
     placed: list[Pod] = []
     for gang in gangs:
         findings += judge_gang(gang, snapshot, target, target_nodes, placed)
-        placed += gang.pods
+        placed += as_moved(gang, target)
     findings += replica_findings(snapshot, set(source_nodes))
     findings += _missing_nodes(snapshot, source_nodes)
     member: Mapping[str, Gang] = {p.uid: g for g in gangs for p in g.pods}
@@ -190,7 +190,7 @@ def plan_move(
         planned = []
         for pod in sorted(snapshot.on(names), key=lambda p: (p.priority, p.key)):
             of_gang = member.get(pod.uid)
-            decisions = _of_member(pod, of_gang, ctx) if of_gang else decide(pod, ctx)
+            decisions = _of_member(pod, of_gang, ctx, drain) if of_gang else decide(pod, ctx)
             act = strictest(decisions)
             findings += [finding(pod, d) for d in decisions if d.act is not Act.SKIP and d.code != "finished"]
             if act is Act.SKIP:
@@ -203,24 +203,42 @@ def plan_move(
     return MovePlan(waves=tuple(waves), findings=tuple(_sorted(findings)), never=tuple(never), stays=stays, gangs=gangs)
 
 
-def _of_member(pod: Pod, gang: Gang, ctx: Context) -> tuple[Decision, ...]:
+def gang_block(
+    gang: Gang, ctx: Context, drain: Drain, target_nodes: Sequence[str], before: Sequence[Pod]
+) -> Finding | None:
+    """Why a gang must not be stopped as things stand, if there is a reason: asked again right before its stop.
+
+    What its pods ask for may have changed since the plan. One that its owner ends is not ours to stop: no reason.
+    """
+    if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
+        return None
+    found = judge_gang(gang, ctx.snapshot, ctx.target, target_nodes, before)
+    found += [f for f in (pinned(gang, ctx.target),) if f is not None]
+    for pod in gang.pods:
+        found += [finding(pod, d) for d in _of_member(pod, gang, ctx, drain) if d.act is Act.BLOCK]
+    return next((f for f in found if f.level is Level.BLOCK), None)
+
+
+def _of_member(pod: Pod, gang: Gang, ctx: Context, drain: Drain) -> tuple[Decision, ...]:
     """The rules' answers for a pod of a gang, as its template will be where that is changed on the way."""
     moved = rehomed_pod(pod, ctx.target) if ctx.target and rehomes(gang) else pod
-    return _without_waits(decide(moved, ctx))
+    # Whoever wrote down how it moves, or moves it himself, answers for what is lost with its pods.
+    answered = gang.rule in drain.workloads or gang.mode in (MoveMode.LEAVE, MoveMode.WAIT)
+    return _without_waits(decide(moved, ctx), scratch=answered)
 
 
-def _without_waits(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """A gang is suspended by its owner: budgets, bareness and scratch space of its pods do not hold it."""
-    spared = {
-        "pdb",
-        "pdb-never",
-        "pdb-unhealthy-pods",
-        "pdb-unknown",
-        "multiple-pdb",
-        "local-storage",
-        "single-replica",
-    }
-    return tuple(d for d in decisions if d.code not in spared)
+def _without_waits(decisions: tuple[Decision, ...], *, scratch: bool) -> tuple[Decision, ...]:
+    """A gang is suspended by its owner: budgets and bareness of its pods do not hold it, nor spared scratch space."""
+    spared = {"pdb", "pdb-never", "pdb-unhealthy-pods", "pdb-unknown", "multiple-pdb", "single-replica"}
+    if scratch:
+        spared.add("local-storage")
+    return tuple(
+        replace(d, remedy=f"{d.remedy}, or write down how it moves under drain.workloads")
+        if d.code == "local-storage"
+        else d
+        for d in decisions
+        if d.code not in spared
+    )
 
 
 def _planned(
