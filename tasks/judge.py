@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from infra.errors import BadSpec
 from infra.fabrics import Fabric, fabric_of, load
-from infra.model.measurement import Sweep, sweep_of
-from infra.model.reading import Kind, NcclLog, PayloadEvents, Reading
+from infra.model.measurement import Sweep, sweep_of, whole
+from infra.model.reading import BandwidthTest, Kind, NcclLog, PayloadEvents, Reading
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
 from tasks.rules import bandwidth
@@ -108,6 +108,8 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
         if reading.kind is Kind.NCCL_LOG or _says_something(proof):
             answers.append(answer_log(reading.nccl, proof.transport))
             verdicts.append(proof.verdict())
+        else:
+            proof = None  # it was not asked for, so nothing of it is missing
     figures = _bandwidth(reading, fabric, nodes)
     answers += [_settled(answer, figures) for answer in _answers(reading)]
     verdicts += figures
@@ -181,11 +183,27 @@ def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> li
         if len(starts) != 1:
             return [_unmeasured(bandwidth.FLOOR, f"{len(starts)} start lines, expected one")]
         sweep = sweep_of(starts[0], reading.payload.rows, complete=ended(reading.payload))
-        sizes = tuple(s for s in starts[0].get("sizes") or () if isinstance(s, int))
-        return _judge_sweep(sweep, sizes or tuple({r.size_bytes for r in sweep.rows}), fabric, nodes)
-    if reading.tests is None or reading.kind not in {Kind.NCCL_TESTS}:
+        sizes = starts[0].get("sizes", [])
+        if not isinstance(sizes, list) or not all(map(whole, (*sizes, starts[0].get("rounds", 1)))):
+            return [_unmeasured(bandwidth.FLOOR, "the start line announces sizes or rounds that are no numbers")]
+        return _judge_sweep(sweep, tuple(sizes) or tuple({r.size_bytes for r in sweep.rows}), fabric, nodes)
+    if reading.tests is None or reading.kind is not Kind.NCCL_TESTS:
         return []
-    test = reading.tests.main
+    return _worst_of_each([_figures_of(test, fabric, nodes) for test in reading.tests.tests])
+
+
+def _worst_of_each(tables: list[list[Verdict]]) -> list[Verdict]:
+    """One verdict for each check, of the table that answers it worst: a good table excuses no other in its file."""
+    found: dict[str, list[Verdict]] = {}
+    for number, verdicts in enumerate(tables, 1):
+        place = f"table {number} of {len(tables)}: " if len(tables) > 1 else ""
+        for verdict in verdicts:
+            found.setdefault(verdict.check, []).append(replace(verdict, reason=place + verdict.reason))
+    outcomes = {check: worst(v.outcome for v in verdicts) for check, verdicts in found.items()}
+    return [next(v for v in verdicts if v.outcome is outcomes[check]) for check, verdicts in found.items()]
+
+
+def _figures_of(test: BandwidthTest, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
     if test.format != "nccl-tests":
         return [_unmeasured(bandwidth.FLOOR, "not nccl-tests: a table of unknown origin is not judged")]
     sizes = announced_sizes(test)

@@ -6,10 +6,11 @@ unmeasured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+LARGEST = (1 << 63) - 1  # no tool counts further; arithmetic on more digits overflows or takes for ever
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +107,7 @@ def steps_of(start: Mapping[str, Any], numbers: Sequence[int], seconds: Sequence
     whole_run = (
         warmup is not None
         and announced is not None
+        and len(measured) == announced  # first, for what is announced may be any number
         and [n for n, _ in measured] == list(range(warmup, warmup + announced))
     )
     return Steps.from_dict(
@@ -122,15 +124,15 @@ def steps_of(start: Mapping[str, Any], numbers: Sequence[int], seconds: Sequence
 
 
 def whole(value: object) -> int | None:
-    """A whole number that is not negative, or None. True is no number here."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A whole number from 0 to `LARGEST`, or None. True is no number here."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST else None
 
 
 def positive(value: object) -> float | None:
-    """A finite number above zero, or None."""
+    """A number above zero, `LARGEST` at most, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and value > 0 else None
+    return float(value) if 0 < value <= LARGEST else None
 
 
 def _row(raw: Mapping[str, Any]) -> SweepRow | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from infra.fabrics import Fabric, ceiling
 from infra.model.measurement import Sweep, SweepRow
@@ -17,6 +17,7 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict
 from tasks.rules.wording import and_more, size
 
 FLOOR, SHAPE, PLAUSIBILITY = "bandwidth-floor", "bandwidth-shape", "plausibility"
+UNNAMED = "unknown"  # the collective of a table that neither its text nor its figures name
 SMALLEST_JUDGED = 256 << 20  # below, latency and not bandwidth decides: a floor there would judge the wrong thing
 MAX_DIP = 0.10  # from one size to the next; a larger one is a switch of algorithm or a rail that gives up
 ROUNDING = 0.02  # printed figures are rounded; two that disagree by more were not computed from one time
@@ -171,6 +172,7 @@ def unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> s
     """Why nothing of this sweep can be judged, or "". In the order in which a person would look."""
     checks: tuple[Callable[[], str], ...] = (
         lambda: "" if sweep.complete else "the output has no end: it was cut, or the run did not finish",
+        lambda: "which collective it measured is not shown" if sweep.collective == UNNAMED else "",
         lambda: _world(sweep, expected),
         lambda: _missing(sweep, expected.rounds, sorted({*expected.sizes, *extra})),
         lambda: _unchecked(sweep),
@@ -192,10 +194,12 @@ def _missing(sweep: Sweep, rounds: int, sizes: Sequence[int]) -> str:
     if not sizes:
         return "no size was asked for"
     have = {(row.round, row.size_bytes) for row in sweep.rows}
-    lost = [(r, s) for r in range(rounds) for s in sizes if (r, s) not in have]
+    # Not all of them: how many rounds there should be is a figure of the run's own, and may be any number.
+    lost = list(islice(((r, s) for r in range(rounds) for s in sizes if (r, s) not in have), 5))
     if not lost:
         return ""
-    return "no row for " + and_more([f"{size(s)} in round {r}" for r, s in lost], 4)
+    shown = ", ".join(f"{size(s)} in round {r}" for r, s in lost[:4])
+    return f"no row for {shown}{' and more' if len(lost) > 4 else ''}"
 
 
 def _unchecked(sweep: Sweep) -> str:

@@ -9,17 +9,18 @@ from typing import Any
 from infra.fabrics import Fabric
 from infra.model.measurement import Steps, Sweep, steps_of, sweep_of
 from infra.model.reading import Family, NcclLog, PayloadEvents, Reading, family_of
-from infra.model.verdict import Finding, Outcome, Verdict, worst
+from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.catalogue import Probe
 from infra.probes.readers.lnet import LnetSight
 from tasks.rules import bandwidth, hardware, lustre_path
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
-from tasks.rules.reading_verdict import sweep_of_test
+from tasks.rules.reading_verdict import answer_tests, sweep_of_test
 from tasks.rules.transport import Transport
 from tasks.rules.transport_proof import Expected, prove
 
 NCCL_TESTS = "nccl-tests"
+COLLECTIVE = "all-reduce"  # of the program that the probe runs, and of the spec's floors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +92,7 @@ def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mappi
 
 
 def answer_nccl_tests(reading: Reading, sizes: Sequence[int], setting: Setting, floors: Mapping[int, float]) -> Answer:
-    """One table of nccl-tests, and the lines of every rank beside it: the worst of figures and transport."""
+    """One table of nccl-tests, and the lines of every rank beside it: the worst of figures, text and transport."""
     tests = reading.tests.tests if reading.tests is not None else ()
     sweep = sweep_of_test(tests[0]) if len(tests) == 1 else Sweep()
     expected = bandwidth.Expected(nodes=len(setting.nodes), gpus=setting.gpus, sizes=tuple(sizes))
@@ -99,12 +100,38 @@ def answer_nccl_tests(reading: Reading, sizes: Sequence[int], setting: Setting, 
         reading.nccl or NcclLog(),
         Expected(fabric=setting.fabric, nodes=len(setting.nodes), communicators=1, ended=sweep.complete),
     )
-    found = (*bandwidth.judge(sweep, expected, setting.fabric, floors), proof.verdict())
+    figures = bandwidth.judge(sweep, expected, setting.fabric, floors)
+    found = (*_said_by_tests(reading), *figures, proof.verdict())
     outcome = worst(v.outcome for v in found)
     decisive = next(v for v in found if v.outcome is outcome)
     verdict = replace(decisive, check=NCCL_TESTS, reason=f"{decisive.check}: {decisive.reason}")
     record = {**sweep.to_dict(), "gpus_per_node": setting.gpus}
     return Answer(record=record, verdicts=(verdict,), versions=versions_of(reading))
+
+
+def _said_by_tests(reading: Reading) -> tuple[Verdict, ...]:
+    """What the program says of itself beside its out-of-place figures: failures, wrong sums in place, its own limit."""
+    if reading.tests is None:
+        return ()
+    check = "the program's own output"
+    named = {sweep_of_test(test).collective for test in reading.tests.tests}
+    said = answer_tests(reading.tests)
+    blocked = said.verdict == "failed" or any(f.level is Level.BLOCK for f in said.findings)
+    doubtful = [f for f in said.findings if f.level is not Level.INFO]
+    if not blocked and named != {COLLECTIVE}:
+        reason = f"{' and '.join(sorted(named))} was measured, {COLLECTIVE} was asked for"
+        return (Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason),)
+    if not blocked and not doubtful and said.verdict == "undetermined":
+        return ()
+    first = next((f for f in doubtful if f.level is Level.BLOCK), None) or next(iter(doubtful), None)
+    return (
+        Verdict(
+            check=check,
+            outcome=Outcome.FAIL if blocked else Outcome.UNMEASURED,
+            reason=first.wording() if first else f"the output is {said.verdict}",
+            findings=said.findings,
+        ),
+    )
 
 
 def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isclose, isfinite
 from typing import Any
 
 from infra.model.measurement import Sweep
 from infra.model.reading import BandwidthTest, NcclLog, NcclTests, Row
 from infra.model.verdict import Finding, Level
+from tasks.rules.bandwidth import UNNAMED
 from tasks.rules.transport import Transport
 
 # nccl-tests' names -> the names of the fabric table
@@ -22,6 +24,8 @@ COLLECTIVES = {
     "reduce_scatter": "reduce-scatter",
     "alltoall": "alltoall",
 }
+_ROUNDED = 0.01  # figures are printed with two decimals; reduce and all-reduce of three ranks are 0.33 apart
+_WORST_FIRST = ("failed", "invalid", "suspicious", "undetermined", "not-applicable")
 COLLAPSE = 0.5  # a larger size at half the peak or less: something gave up, which no latency explains
 
 
@@ -87,8 +91,17 @@ def answer_log(log: NcclLog, transport: Transport) -> Answer:
 
 
 def answer_tests(tests: NcclTests) -> Answer:
-    """A run of nccl-tests (the first with rows, where there are several)."""
-    test = tests.main
+    """What an output of nccl-tests shows: the figures of its first table, the verdict of its worst, all findings."""
+    answers = [_answer_test(test) for test in tests.tests]
+    verdicts = {a.verdict for a in answers}
+    findings = tuple(dict.fromkeys(f for a in answers for f in a.findings))
+    fields = dict(answers[tests.tests.index(tests.main)].fields)
+    fields["avg_busbw_values"] = [average for t in tests.tests for average in t.averages_gb_s]
+    fields["tests"] = len(tests.tests)
+    return Answer(fields=fields, verdict=next(v for v in _WORST_FIRST if v in verdicts), findings=findings)
+
+
+def _answer_test(test: BandwidthTest) -> Answer:
     peak = _peak(test.rows, "busbw_gb_s")
     peak_in = _peak(test.rows, "busbw_in_place_gb_s")
     largest = max(test.rows, key=lambda r: r.size_bytes, default=None)
@@ -98,7 +111,6 @@ def answer_tests(tests: NcclTests) -> Answer:
     wrong, wrong_in_place = _total(test.rows, "wrong"), _total(test.rows, "wrong_in_place")
     findings = _test_findings(test, independent=independent, corruption=corruption)
     multinode = _multinode(test, hosts, independent=independent)
-    averages = [a for t in tests.tests for a in t.averages_gb_s]
     redops = {r.redop for r in test.rows}
     fields: dict[str, Any] = {
         "format": test.format,
@@ -115,7 +127,6 @@ def answer_tests(tests: NcclTests) -> Answer:
         "largest_size_busbw": largest.busbw_gb_s if largest else None,
         "collapse_after_peak": _collapse(test.rows) if test.rows else None,
         "avg_busbw": test.averages_gb_s[0] if len(test.averages_gb_s) == 1 else None,
-        "avg_busbw_values": averages,
         "wrong": wrong,
         "wrong_in_place": wrong_in_place,
         "validation": wrong is not None or bool(test.out_of_bounds),
@@ -126,7 +137,6 @@ def answer_tests(tests: NcclTests) -> Answer:
         "valid_multinode": multinode,
         "independent_runs": independent,
         "footers": len(test.averages_gb_s),
-        "tests": len(tests.tests),
         "nccl_version": test.nccl_version,
         "errors": list(test.errors),
     }
@@ -145,13 +155,13 @@ def sweep_of_test(test: BandwidthTest) -> Sweep:
                 "time_us": row.time_us,
                 "algbw_gb_s": row.algbw_gb_s,
                 "busbw_gb_s": row.busbw_gb_s,
-                "wrong": int(row.wrong) if row.wrong is not None else None,
+                "wrong": int(row.wrong) if row.wrong is not None and isfinite(row.wrong) else None,
             }
         )
         seen[row.size_bytes] += 1
     return Sweep.from_dict(
         {
-            "collective": COLLECTIVES.get(test.op or "", test.op or "unknown"),
+            "collective": COLLECTIVES.get(test.op or "", test.op or _by_arithmetic(test)),
             "ranks": test.ranks,
             "hosts": len({d.host for d in test.devices}) or None,
             "rounds": max(seen.values(), default=1),
@@ -159,6 +169,20 @@ def sweep_of_test(test: BandwidthTest) -> Sweep:
             "rows": rows,
         }
     )
+
+
+def _by_arithmetic(test: BandwidthTest) -> str:
+    """The collective of a table without its name (before nccl-tests 2.16.3), by busbw over algbw.
+
+    Only an all-reduce of n ranks has an operator and 2(n-1)/n. At two ranks that is 1, as a reduce has, too.
+    """
+    ranks = test.ranks or 0
+    ratios = [r.busbw_gb_s / r.algbw_gb_s for r in test.rows if r.busbw_gb_s and r.algbw_gb_s]
+    named = all(r.redop not in {None, "none"} for r in test.rows)
+    if ranks < 3 or not named or not ratios or len(ratios) < len(test.rows):
+        return UNNAMED
+    wanted = 2 * (ranks - 1) / ranks
+    return "all-reduce" if all(isclose(ratio, wanted, rel_tol=_ROUNDED) for ratio in ratios) else UNNAMED
 
 
 def announced_sizes(test: BandwidthTest) -> tuple[int, ...]:
@@ -251,7 +275,16 @@ def _test_findings(test: BandwidthTest, *, independent: bool | None, corruption:
     found: list[Finding] = []
     if test.errors or "FAILED" in test.average_status:
         observed = test.errors[0] if test.errors else "the average is below NCCL_TESTS_MIN_BW"
-        found.append(Finding(level=Level.BLOCK, code="test-failed", object="nccl-tests", observed=observed[:200]))
+        found.append(
+            Finding(
+                level=Level.BLOCK,
+                code="test-failed",
+                object="nccl-tests",
+                observed=observed[:200],
+                expected="a run without an error",
+                remedy="Run it again with NCCL_DEBUG=WARN and read the first warning of the rank that ended first",
+            )
+        )
     if corruption:
         found.append(
             Finding(

@@ -10,12 +10,28 @@ import re
 
 from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
 from infra.probes.readers.nccl_prefix import HEAD
-from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE, parse_lookalike, parse_row, unpacked_version
+from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE, number, parse_lookalike, parse_row, unpacked_version
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
+# What launchers (Open MPI, PRRTE, Slurm, Hydra) say when a process did not end well, whatever the table shows.
+_LAUNCHER_WORDS = (
+    b"exited on signal",
+    b"non-zero",
+    b"MPI_ABORT was",
+    b"srun: error",
+    b"slurmstepd: error",
+    b"BAD TERM",
+)
+_LAUNCHER = re.compile(
+    r"(?:mpirun|mpiexec|prterun|orterun|prun)\b.* (?:exited on signal|non-zero).*|MPI_ABORT was invoked.*|"
+    r"srun: error: \S+: tasks? .*|slurmstepd: error: (?:\*\*\*|Detected) .*|BAD TERMINATION OF ONE OF YOUR .*"
+)
 _MARKS = re.compile(
     rb"#|nThread |[Rr]ank +\d+ +(?:Group +\d+ +)?Pid |busbw|Out of bounds values|Avg bus bandwidth|_perf\b|"
-    rb"Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version |\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"
+    rb"Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version |\d\s+\d+\s+"
+    + ELEMENT_TYPE
+    + rb"\s|"
+    + b"|".join(_LAUNCHER_WORDS)
 )
 _FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
 _ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + ELEMENT_TYPE + rb")\s+(.*)$")
@@ -27,7 +43,7 @@ _DEVICE = re.compile(
     r"#?\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+(?P<device>\d+)\s+\[\S+\]\s*(?P<name>.*)$"
 )
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(?P<count>\d+)\s*(?P<status>OK|FAILED)?")
-_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(?P<value>[\d.]+(?:e[+-]?\d+)?)\s*(?P<status>OK|FAILED)?\s*$")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(?P<value>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<status>OK|FAILED)?\s*$")
 _PARAMETER = re.compile(r"([A-Za-z][A-Za-z ]*?):? +(\d+(?:\(\w+\))?)")
 _ERROR = re.compile(r"(\S*: )?Test (?:NCCL|CUDA) failure .*|\.\. \S+ pid \d+: Test failure.*|Test timeout.*")
 _VERSION = re.compile(r"nccl-tests version (\S+)")
@@ -100,6 +116,7 @@ class NcclTestsReader:
     def __init__(self) -> None:
         self.seen = 0
         self.tests: list[_Test] = [_Test()]
+        self.launcher: list[str] = []
         self.pending_op: str | None = None
         self.version: str | None = None
         self.nccl_version: str | None = None
@@ -114,7 +131,8 @@ class NcclTestsReader:
         self.seen += len(data)
         current = self.tests[-1]
         table_open = bool(current.headers or current.rows) and not current.ended
-        if not (excerpt or table_open or b"#" in data or b" failure" in foreign or b"Out of bounds" in foreign):
+        said = any(word in foreign for word in (b" failure", b"Out of bounds", *_LAUNCHER_WORDS))
+        if not (excerpt or table_open or b"#" in data or said):
             return
         if current.format == "not-nccl-tests" or (excerpt and _FOREIGN.search(data)):
             for line in data.split(b"\n"):
@@ -164,6 +182,9 @@ class NcclTestsReader:
         error = _ERROR.search(text)
         if error and len(self.tests[-1].errors) < 32:
             self.tests[-1].errors.append(error.group()[:300])
+        ended = _LAUNCHER.search(text)
+        if ended and len(self.launcher) < 32:
+            self.launcher.append(ended.group()[:300])
         version = _NCCL_VERSION.search(text)
         if version:
             self.nccl_version = self.nccl_version or version[1]
@@ -256,8 +277,11 @@ class NcclTestsReader:
             if bounds["status"]:
                 current.bounds_status.append(bounds["status"])
         average = _AVERAGE.search(text)
-        if average:
-            current.averages.append(float(average["value"]))
+        value = number(average["value"]) if average else None
+        if "Avg bus bandwidth" in text and value is None:
+            current.torn_rows += 1  # as a row that cannot be read: something cut into this output
+        if average and value is not None:
+            current.averages.append(value)
             if average["status"]:
                 current.average_status.append(average["status"])
             current.ended = True
@@ -294,5 +318,7 @@ class NcclTestsReader:
         tests = [t for t in self.tests if t.rows or t.closed or t.headers or t.errors or t.captions or t.torn_rows]
         if not tests:
             return None
+        # Which test a process belonged to is not said. Beside no test at all it is another program's end.
+        tests[-1].errors.extend(e for e in self.launcher if e not in tests[-1].errors)
         nccl = self.nccl_version or self.packed_version
         return NcclTests(tests=tuple(t.freeze(self.version, nccl) for t in tests))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from infra.model.measurement import LARGEST, whole
 from infra.model.reading import BandwidthTest, DeviceLine, Kind, NcclTests, Row, ToolReading
 
+MAX_DOCUMENTS = 1_000
 _SIGNATURE = re.compile(r'"(?:out_of_place|average_bus_bandwidth|out_of_bounds)"\s*:')
 _OP = re.compile(
     r"(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf"
@@ -19,15 +21,32 @@ def read_nccl_tests_json(text: str) -> ToolReading | None:
     """Read the document, whole or cut, or None when it is none."""
     if not _SIGNATURE.search(text) or '"results"' not in text:
         return None
-    try:
-        document, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
-        whole = isinstance(document, dict)
-    except ValueError:
-        document, whole = {"results": _salvage(text)}, False
-    if not whole and not isinstance(document, dict):
-        return None
-    test = _test(document, whole=whole)
-    return ToolReading(kind=Kind.NCCL_TESTS, tool="nccl-tests-json", tests=NcclTests(tests=(test,)))
+    tests = tuple(_test(document, intact=intact) for document, intact in _documents(text))
+    return ToolReading(kind=Kind.NCCL_TESTS, tool="nccl-tests-json", tests=NcclTests(tests=tests)) if tests else None
+
+
+def _documents(text: str) -> Iterator[tuple[Mapping[str, Any], bool]]:
+    """Every document with whether it is whole. The last one is not when text follows that is no document."""
+    decoder = json.JSONDecoder()
+    found: list[Mapping[str, Any]] = []
+    at = text.index("{")
+    while at >= 0 and len(found) < MAX_DOCUMENTS:
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        found.append(document)
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at == len(text) or text[at] != "{":
+            break
+    rest = text[at:].strip()
+    for document in found[:-1]:
+        yield document, True
+    for document in found[-1:]:
+        yield document, not rest
+    if '"results"' in rest:
+        yield {"results": _salvage(rest)}, False
 
 
 def _salvage(text: str) -> list[Any]:
@@ -38,7 +57,7 @@ def _salvage(text: str) -> list[Any]:
     while at >= 0:
         try:
             row, length = decoder.raw_decode(text[at:])
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not isinstance(row, dict) or "size" not in row:
             break
@@ -47,7 +66,7 @@ def _salvage(text: str) -> list[Any]:
     return found
 
 
-def _test(document: Mapping[str, Any], *, whole: bool) -> BandwidthTest:
+def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
     results = document.get("results")
     raw = [r for r in results if isinstance(r, Mapping)] if isinstance(results, list) else []
     rows = [row for r in raw if (row := _row(r)) is not None]
@@ -57,7 +76,7 @@ def _test(document: Mapping[str, Any], *, whole: bool) -> BandwidthTest:
     args = " ".join(str(a) for a in _list(document, "args"))
     op = _OP.search(args)
     config = document.get("config")
-    out_of_bounds = _count(bounds.get("count")) if isinstance(bounds, Mapping) else None
+    out_of_bounds = whole(bounds.get("count")) if isinstance(bounds, Mapping) else None
     value = _figure(average.get("bandwidth")) if isinstance(average, Mapping) else None
     return BandwidthTest(
         op=op[1] if op else None,
@@ -74,12 +93,12 @@ def _test(document: Mapping[str, Any], *, whole: bool) -> BandwidthTest:
         errors=tuple(str(e)[:300] for e in _list(document, "errors")),
         version=str(document["version"]) if "version" in document else None,
         nccl_version=_nccl_version(document.get("nccl_version")),
-        complete=whole and "end_time" in document and value is not None,
+        complete=intact and "end_time" in document and value is not None,
     )
 
 
 def _row(raw: Mapping[str, Any]) -> Row | None:
-    size = _count(raw.get("size"))
+    size = whole(raw.get("size"))
     out, inp = raw.get("out_of_place"), raw.get("in_place")
     if size is None or not (isinstance(out, Mapping) or isinstance(inp, Mapping)):
         return None
@@ -87,7 +106,7 @@ def _row(raw: Mapping[str, Any]) -> Row | None:
     redop = raw.get("redop")
     return Row(
         size_bytes=size,
-        count=_count(raw.get("count")),
+        count=whole(raw.get("count")),
         type=str(raw.get("type") or ""),
         redop=str(redop) if redop else None,
         time_us=sides[0][0],
@@ -109,7 +128,7 @@ def _side(raw: Mapping[str, Any]) -> tuple[float | None, float | None, float | N
 def _device(raw: Any) -> DeviceLine | None:
     if not isinstance(raw, Mapping):
         return None
-    rank, host = _count(raw.get("rank")), raw.get("hostname") or raw.get("host")
+    rank, host = whole(raw.get("rank")), raw.get("hostname") or raw.get("host")
     if rank is None or not host:
         return None
     return DeviceLine(
@@ -126,12 +145,12 @@ def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
     names = {k.lower().replace("_", ""): v for k, v in config.items()}
     found = {}
     for key, name in (("minbytes", "minBytes"), ("maxbytes", "maxBytes")):
-        if _count(names.get(key)) is not None:
+        if whole(names.get(key)) is not None:
             found[name] = str(names[key])
-    factor = _count(names.get("stepfactor"))
+    factor = whole(names.get("stepfactor"))
     if factor is not None and factor > 1:
         found["step"] = f"{factor}(factor)"
-    elif _count(names.get("stepbytes")):
+    elif whole(names.get("stepbytes")):
         found["step"] = f"{names['stepbytes']}(bytes)"
     return found
 
@@ -147,13 +166,11 @@ def _list(document: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
 def _figure(value: object) -> float | None:
-    """A number; "nan", null and "unchecked" are none."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == value else None
+    """A finite number; "nan", null and "unchecked" are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        return None
+    return float(value)
 
 
 def _nccl_version(value: object) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from infra.model.measurement import LARGEST
 from infra.model.reading import Row
 
 ELEMENT_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
@@ -29,6 +30,8 @@ def parse_row(match: re.Match[bytes], captions: tuple[str, ...]) -> Row | None:
         return None
     out, inp = side
     deviation = "error" in captions
+    if max(int(match[1]), int(match[2])) > LARGEST:
+        return None
     first = _half(figures[:out], deviation=deviation) if out else (None, None, None, None)
     second = _half(figures[out : out + inp], deviation=deviation) if inp else (None, None, None, None)
     if first is None or second is None:
@@ -79,7 +82,7 @@ def _half(words: list[str], *, deviation: bool) -> tuple[float, float, float, fl
     Before 2022-08 the last column is `error`, the largest deviation from the right sum (2e-06 is rounding): 0 says
     that nothing is wrong, anything else counts nothing; the footer's "Out of bounds values" does.
     """
-    figures = [_number(word) for word in words[:3]]
+    figures = [number(word) for word in words[:3]]
     if len(figures) < 3 or any(figure is None for figure in figures):
         return None
     time, algbw, busbw = (figure for figure in figures if figure is not None)
@@ -88,7 +91,7 @@ def _half(words: list[str], *, deviation: bool) -> tuple[float, float, float, fl
     wrong = words[-1] if len(words) == 4 else words[3]
     if wrong.upper() == "N/A":
         return time, algbw, busbw, None
-    count = _number(wrong)
+    count = number(wrong)
     if count is None:
         return None
     # In the newer column %g writes an exponent from a million on only.
@@ -96,10 +99,12 @@ def _half(words: list[str], *, deviation: bool) -> tuple[float, float, float, fl
     return time, algbw, busbw, None if deviation and count else count
 
 
-def _number(word: str) -> float | None:
+def number(word: str) -> float | None:
+    """A figure as nccl-tests prints it, or None."""
     if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", word):
         return None
-    return float(word)
+    value = float(word)
+    return value if value <= LARGEST else None  # 1e400 is no figure of any tool
 
 
 def parse_lookalike(match: re.Match[str], captions: tuple[str, ...]) -> Row | None:
@@ -108,17 +113,17 @@ def parse_lookalike(match: re.Match[str], captions: tuple[str, ...]) -> Row | No
     names = list(captions[captions.index("size") + 1 :])
     if len(words) != len(names):
         return None
-    values = {name: _number(word) for name, word in zip(names, words, strict=True)}
+    values = {name: number(word) for name, word in zip(names, words, strict=True)}
     busbw = _named(values, r"busbw.*gb(?:ps|/s)|busbw_gb_?s|busbw\(gb/s\)")
     algbw = _named(values, r"algbw.*gb(?:ps|/s)|algbw_gb_?s|algbw\(gb/s\)")
     count = values.get("count")
-    size = int(float(match["size"]) * _UNIT[(match["unit"] or "").replace("i", "")])
-    if busbw is None or (count and size / count not in {1, 2, 4, 8}):
+    size = float(match["size"]) * _UNIT[(match["unit"] or "").replace("i", "")]
+    if busbw is None or not size <= LARGEST or (count and size / count not in {1, 2, 4, 8}):
         return None
     milli, micro = _named(values, r"time.?\(?ms\)?"), _named(values, r"time.?\(?us\)?")
     time_us = milli * 1e3 if milli is not None else micro
     return Row(
-        size_bytes=size,
+        size_bytes=int(size),
         count=int(count) if count else None,
         type="",
         redop=None,
