@@ -191,6 +191,27 @@ TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
         {"tool": "ior", "max_write_mib_s": 25110.5, "max_read_mib_s": 22660.25},
         4,
     ),
+    "fio-json-second-document-failed": (
+        json.dumps(FIO_JSON) + "\n" + json.dumps(FIO_JSON | {"jobs": [FIO_JSON["jobs"][0] | {"error": 5}]}),  # type: ignore[index]
+        {"tool": "fio", "verdict": "failed", "documents": 2, "complete": False, "errors": [5]},
+        3,
+    ),
+    "fio-json-two-documents": (
+        json.dumps(FIO_JSON) * 2,
+        {"tool": "fio", "verdict": "undetermined", "complete": False},
+        4,
+    ),
+    "ior-wrong-data": (
+        "IOR-4.0.0: MPI Coordinated Test of Parallel I/O\nWARNING: Incorrect data on read (3 errors found).\n"
+        "Max Read:  9123.45 MiB/sec (9566.62 MB/sec)\nFinished            : Mon Mar  2 10:01:00 2026\n",
+        {"tool": "ior", "verdict": "failed", "cause": "data-corruption", "max_read_mib_s": 9123.45},
+        3,
+    ),
+    "ior-error": (
+        "IOR-4.0.0: MPI Coordinated Test of Parallel I/O\napi: POSIX MiB\nERROR: open64() failed, errno 28\n",
+        {"tool": "ior", "verdict": "failed", "cause": "io-error"},
+        3,
+    ),
     "ior-summary-only": (
         "Operation   Max(MiB)   Min(MiB)  Mean(MiB)     StdDev   Max(OPs)\nwrite         565.67     560.00     563.00       0.00     565.67 MPIIO      0\n",
         {"tool": "ior", "max_write_mib_s": 565.67, "mean_write_mib_s": 563.0, "write_rows_mib_s": []},
@@ -296,3 +317,14 @@ def test_reads_the_tool(name: str) -> None:
 def test_a_machine_type_turns_figures_into_verdicts(text: str, machine: str, exit_code: int) -> None:
     """Only against an expectation can a device list or a bandwidth pass."""
     assert judge(from_text(text), machine_type=machine).exit_code == exit_code
+
+
+def test_short_operations_of_fio_are_said() -> None:
+    text = json.dumps(FIO_JSON).replace('"short_ios": 0', '"short_ios": 9000')
+    assert [f.code for f in judge(from_text(text)).findings] == ["short-ios"]
+
+
+def test_wrong_data_is_quoted_and_says_what_to_do() -> None:
+    (finding,) = judge(from_text(TOOLS["ior-wrong-data"][0])).findings
+    assert "3 errors found" in finding.observed
+    assert finding.remedy

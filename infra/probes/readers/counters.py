@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from infra.model.reading import Kind, ToolReading
+from infra.probes.readers.figures import whole
 
 _STATISTIC = re.compile(r"^link (?P<device>[\w.\-]+)/(?P<port>\d+) (?P<pairs>\w+ \d+.*)$", re.M)
 _FILE = re.compile(
@@ -35,13 +36,16 @@ def read_counters(text: str) -> ToolReading | None:
     snapshots: dict[str, list[dict[str, int]]] = {}
     for match in _STATISTIC.finditer(text):
         words = match["pairs"].split()
-        pairs = {n: int(v) for n, v in zip(words[::2], words[1::2], strict=False) if v.isdigit()}
+        pairs = {n: c for n, v in zip(words[::2], words[1::2], strict=False) if (c := whole(v)) is not None}
         snapshots.setdefault(match["device"], []).append(pairs)
     for match in _FILE.finditer(text):
+        count = whole(match["value"])
+        if count is None:
+            continue
         of_device = snapshots.setdefault(match["device"], [{}])
         if match["name"] in of_device[-1]:
             of_device.append({})
-        of_device[-1][match["name"]] = int(match["value"])
+        of_device[-1][match["name"]] = count
     if not snapshots:
         snapshots = _dumped(text)
     if not snapshots:
@@ -70,9 +74,12 @@ def _dumped(text: str) -> dict[str, list[dict[str, int]]]:
     """The files of one hw_counters folder as `name: value`; a second list is another device or another time."""
     lists: list[dict[str, int]] = [{}]
     for match in _DUMP.finditer(text):
+        count = whole(match["value"])
+        if count is None:
+            continue
         if match["name"] in lists[-1]:
             lists.append({})
-        lists[-1][match["name"]] = int(match["value"])
+        lists[-1][match["name"]] = count
     lists = [found for found in lists if len(_OF_RDMA & set(found)) >= 2]
     return {f"list {number}": [found] for number, found in enumerate(lists, 1)}
 
@@ -98,5 +105,6 @@ def read_lnet(text: str) -> ToolReading | None:
         for name, value in re.findall(
             r"^\s*(send_count|recv_count|drop_count):\s*(\d+)\s*$", text[mark.start() : end], re.M
         ):
-            found[name] = found.get(name, 0) + int(value)
+            if (count := whole(value)) is not None:
+                found[name] = found.get(name, 0) + count
     return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures={"nets": nets}, complete=None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from infra.model.reading import Kind, ToolReading
+from infra.probes.readers.figures import json_objects, number
 
 _SMALLEST_IO = 512  # bytes; a smaller average never reached a block device
 _MOST_IOPS = 20e6  # per client; beyond it only a cache answers
@@ -41,24 +41,33 @@ def read_fio(text: str) -> ToolReading | None:
 
 
 def _read_json(text: str) -> ToolReading:
-    start = text.find("{")
-    try:
-        document, _ = json.JSONDecoder().raw_decode(text[start:])
-        jobs = document["jobs"]
-        if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
-            raise TypeError
-    except (ValueError, KeyError, TypeError):
+    """One document, or several: the figures are the first's, an error of any of them counts."""
+    found, whole = json_objects(text)
+    documents = [d for d in found if _is_jobs(d.get("jobs"))]
+    if not documents:
         return _read_fragment(text)
+    document, jobs = documents[0], documents[0]["jobs"]
     figures: dict[str, Any] = {"format": "json", "valid_json": True, "fio_version": document.get("fio version")}
     for side in ("read", "write"):
         figures |= _side(side, [job[side] for job in jobs if isinstance(job.get(side), dict)])
-    errors = [job.get("error") for job in jobs if job.get("error")]
-    options = [document.get("global options") or {}, *(job.get("job options") or {} for job in jobs)]
+    # An error that is no number is still one, told in its own words.
+    given = [job["error"] for d in documents for job in d["jobs"] if job.get("error")]
+    errors = [error if number(error) is not None else str(error)[:40] for error in given]
+    options = [d.get("global options") for d in documents] + [
+        j.get("job options") for d in documents for j in d["jobs"]
+    ]
     direct = {str(o["direct"]) for o in options if isinstance(o, dict) and "direct" in o}
     figures["direct"] = direct == {"1"} if direct else None
     figures["jobs"] = len(jobs)
     figures["errors"] = errors
-    return _reading(figures, complete=bool(jobs), failed=bool(errors or _IO_ERROR.search(text)))
+    if len(documents) > 1:
+        figures["documents"] = len(documents)
+    complete = whole and len(documents) == 1 and bool(jobs)
+    return _reading(figures, complete=complete, failed=bool(errors or _IO_ERROR.search(text)))
+
+
+def _is_jobs(jobs: object) -> bool:
+    return isinstance(jobs, list) and all(isinstance(job, dict) for job in jobs)
 
 
 def _side(side: str, parts: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -73,18 +82,18 @@ def _side(side: str, parts: list[Mapping[str, Any]]) -> dict[str, Any]:
         ("total_ios", "ios"),
         ("short_ios", "short_ios"),
     ):
-        numbers = [n for p in parts if (n := _number(p.get(key))) is not None]
+        numbers = [n for p in parts if (n := number(p.get(key))) is not None]
         if len(numbers) == len(parts):
             found[f"{side}_{name}"] = sum(numbers)
-    runtimes = [n for p in parts if (n := _number(p.get("runtime"))) is not None]
+    runtimes = [n for p in parts if (n := number(p.get("runtime"))) is not None]
     if runtimes:
         found[f"{side}_runtime_ms"] = max(runtimes)
     latency = parts[0].get("clat_ns") if len(parts) == 1 else None
     if isinstance(latency, Mapping):
-        found[f"{side}_clat_mean_ns"] = _number(latency.get("mean"))
+        found[f"{side}_clat_mean_ns"] = number(latency.get("mean"))
         percentiles = latency.get("percentile")
         if isinstance(percentiles, Mapping):
-            found[f"{side}_clat_p99_ns"] = _number(percentiles.get("99.000000"))
+            found[f"{side}_clat_p99_ns"] = number(percentiles.get("99.000000"))
     return found
 
 
@@ -98,9 +107,9 @@ def _read_fragment(text: str) -> ToolReading:
         if side != "trim" and f"{side}_bytes_s" not in figures:
             pairs: dict[str, float] = {}
             for key, value in _PAIR.findall(text[bounds[index] : bounds[index + 1]]):
-                number = _number_of(value)
-                if number is not None:
-                    pairs.setdefault(key, number)
+                figure = number(value)
+                if figure is not None:
+                    pairs.setdefault(key, figure)
             figures |= _side(side, [pairs])
     before = text[: sections[0].start()] if sections else text
     if sections and sections[0][1] == "write" and "read_bytes_s" not in figures:
@@ -113,11 +122,11 @@ def _read_fragment(text: str) -> ToolReading:
 
 def _read_text(text: str) -> ToolReading:
     groups: list[dict[str, Any]] = []
-    marks = [(m.start(), int(m[1])) for m in _GROUP.finditer(text)]
+    marks = [(m.start(), number(m[1])) for m in _GROUP.finditer(text)]
     fio2 = bool(_FIO2.search(text) or _JOB2.search(text))
     for match in (_FIO2 if fio2 else _FIO3).finditer(text):
-        number = next((n for at, n in reversed(marks) if at < match.start()), None)
-        entry: dict[str, Any] = {"group": number, "rw": match[1]}
+        group = next((n for at, n in reversed(marks) if at < match.start()), None)
+        entry: dict[str, Any] = {"group": group, "rw": match[1]}
         if fio2:
             entry["kb_s"] = _scaled(match[4], match[5], 1)
         else:
@@ -131,15 +140,18 @@ def _read_text(text: str) -> ToolReading:
             figures[f"{side.lower()}_{key}"] = value
     if not groups:
         figures |= _jobs(text, fio2=fio2)
+    undamaged = all(g["kb_s" if fio2 else "mib_s"] is not None for g in groups)
     failed = bool(_ERROR.search(text) or _IO_ERROR.search(text))
-    return _reading(figures, complete=bool(groups) and text.endswith("\n"), failed=failed)
+    return _reading(figures, complete=bool(groups) and undamaged and text.endswith("\n"), failed=failed)
 
 
 def _jobs(text: str, *, fio2: bool) -> dict[str, Any]:
     """The rate of each side, where one job (or one group of jobs reported together) has it."""
     found: dict[str, list[float]] = {}
     for match in (_JOB2 if fio2 else _JOB3).finditer(text):
-        found.setdefault(match[1], []).append(_scaled(match[2], match[3], 1 if fio2 else 2))
+        rate = _scaled(match[2], match[3], 1 if fio2 else 2)
+        if rate is not None:
+            found.setdefault(match[1], []).append(rate)
     return {f"{side}_{'kb_s' if fio2 else 'mib_s'}": rates[0] for side, rates in found.items() if len(rates) == 1}
 
 
@@ -164,18 +176,10 @@ def _reading(figures: dict[str, Any], *, complete: bool, failed: bool) -> ToolRe
     )
 
 
-def _scaled(value: str, unit: str, target: int) -> float:
-    """A figure with a binary unit letter, in 1024^target."""
-    number = float(value) * 1024.0 ** (_POWER[unit] - target)
-    return int(number) if number.is_integer() else number
-
-
-def _number(value: object) -> float | int | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _number_of(text: str) -> float | int | None:
-    try:
-        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
-    except ValueError:
+def _scaled(value: str, unit: str, target: int) -> float | None:
+    """A figure with a binary unit letter, in 1024^target; None where it is damaged."""
+    plain = number(value)
+    if plain is None:
         return None
+    scaled = plain * 1024.0 ** (_POWER[unit] - target)
+    return int(scaled) if scaled.is_integer() else scaled

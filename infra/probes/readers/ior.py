@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from typing import Any
 
 from infra.model.reading import Kind, ToolReading
+from infra.probes.readers.figures import json_objects, number
 
 _ROW = re.compile(r"^\s*(write|read)\s+([\d.]+)\s+.*?\s(\d+)\s*$", re.M)
 _MAX = re.compile(r"Max (Write|Read):\s+([\d.]+) (MiB|MB)/sec(?: \(([\d.]+) MB/sec\))?")
 _SUMMARY = re.compile(r"^\s*(?:\S+:\s+)?(write|read)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", re.M)  # max, min, mean
+# IOR's own comparison of what it read with what it wrote, in its versions' words, and what ends it.
+_CORRUPT = re.compile(r"^.*\b[Ii]ncorrect data on \w.*$|^.*\bdata check (?:error|FAILED).*$", re.M)
+_ERROR = re.compile(r"^\s*(?:ior )?ERROR: .*$", re.M)
 _OPERATION = re.compile(r"^\s*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$")
 
 
@@ -29,40 +32,58 @@ def read_ior(text: str) -> ToolReading | None:
         table, summary = "", text
     rows: dict[str, list[float]] = {"write": [], "read": []}
     iterations: set[int] = set()
+    shown: list[float | None] = []
     for match in _ROW.finditer(table):
-        value = float(match[2])
-        rows[match[1]].append(int(value) if value.is_integer() else value)
-        iterations.add(int(match[3]))
+        value, iteration = number(match[2]), number(match[3])
+        shown.append(value)
+        if value is not None:
+            rows[match[1]].append(int(value) if float(value).is_integer() else value)
+        if isinstance(iteration, int):
+            iterations.add(iteration)
     figures: dict[str, Any] = {
         "write_rows_mib_s": rows["write"],
         "read_rows_mib_s": rows["read"],
         "iterations": max(iterations) + 1 if iterations else None,
     }
     for match in _SUMMARY.finditer(summary):
-        figures[f"max_{match[1]}_mib_s"], figures[f"mean_{match[1]}_mib_s"] = float(match[2]), float(match[4])
+        figures[f"max_{match[1]}_mib_s"], figures[f"mean_{match[1]}_mib_s"] = number(match[2]), number(match[4])
+        shown += [number(match[2]), number(match[4])]
     for match in _MAX.finditer(text):
-        unit = "mib_s" if match[3] == "MiB" else "mb_s"
-        figures[f"max_{match[1].lower()}_{unit}"] = float(match[2])
+        unit, side = ("mib_s" if match[3] == "MiB" else "mb_s"), match[1].lower()
+        figures[f"max_{side}_{unit}"] = number(match[2])
+        shown.append(number(match[2]))
         if match[4]:
-            figures[f"max_{match[1].lower()}_mb_s"] = float(match[4])
+            figures[f"max_{side}_mb_s"] = number(match[4])
     finished = re.search(r"^Finished\s*:", text, re.M) is not None
-    return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=finished)
+    return _reading(figures, text, complete=finished and None not in shown)
+
+
+def _reading(figures: dict[str, Any], text: str, *, complete: bool | None) -> ToolReading:
+    """With what IOR says about the run itself; wrong data goes before any figure."""
+    corrupt, error = _CORRUPT.search(text), _ERROR.search(text)
+    said = corrupt or error
+    if said:
+        figures["error"] = said[0].strip()[:120]
+    return ToolReading(
+        kind=Kind.STORAGE,
+        tool="ior",
+        figures=figures,
+        complete=complete,
+        healthy=False if said else None,
+        cause="data-corruption" if corrupt else ("io-error" if error else None),
+    )
 
 
 def _read_json(text: str) -> ToolReading:
-    figures: dict[str, Any] = {"format": "json", "valid_json": True}
-    try:
-        document, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
-    except ValueError:
-        figures["valid_json"] = False
-        return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=False)
-    results = list(_results(document))
+    documents, valid = json_objects(text)
+    figures: dict[str, Any] = {"format": "json", "valid_json": valid}
+    results = list(_results(documents))
     for side in ("write", "read"):
-        values = [r["bwMiB"] for r in results if r.get("access") == side and isinstance(r.get("bwMiB"), int | float)]
+        values = [v for r in results if r.get("access") == side and (v := number(r.get("bwMiB"))) is not None]
         figures[f"{side}_rows_mib_s"] = values
         if values:
             figures[f"max_{side}_mib_s"] = max(values)
-    return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=bool(results))
+    return _reading(figures, text, complete=valid and bool(results))
 
 
 def _results(node: Any) -> Any:
@@ -82,14 +103,14 @@ def _read_csv(text: str) -> ToolReading:
     rows = _table(text, "access")
     figures: dict[str, Any] = {"format": "csv"}
     for side in ("write", "read"):
-        values = [v for r in rows if r.get("access") == side and (v := _figure(r.get("bw(MiB/s)"))) is not None]
+        values = [v for r in rows if r.get("access") == side and (v := number(r.get("bw(MiB/s)"))) is not None]
         figures[f"{side}_rows_mib_s"] = values
         if values:
             figures[f"max_{side}_mib_s"] = max(values)
             figures[f"mean_{side}_mib_s"] = sum(values) / len(values)
-    iterations = [i for r in rows if (i := _figure(r.get("iter"))) is not None]
+    iterations = [i for r in rows if (i := number(r.get("iter"))) is not None]
     figures["iterations"] = int(max(iterations)) + 1 if iterations else None
-    return ToolReading(kind=Kind.STORAGE, tool="ior", figures=figures, complete=None)
+    return _reading(figures, text, complete=None)
 
 
 def _table(text: str, key: str) -> list[dict[str, str]]:
@@ -103,10 +124,6 @@ def _table(text: str, key: str) -> list[dict[str, str]]:
         elif names and len(words) == len(names):
             found.append(dict(zip(names, words, strict=True)))
     return found
-
-
-def _figure(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", text) else None
 
 
 def read_elbencho(text: str) -> ToolReading | None:
@@ -131,8 +148,8 @@ def _elbencho_table(text: str) -> ToolReading:
         values = match[3].split()
         if match[2].strip() == "Throughput MiB/s" and operation and len(values) == 2:
             for name, value in zip(("first", "last"), values, strict=True):
-                if re.fullmatch(r"[\d.]+", value):
-                    figures[f"{operation.lower()}_{name}_mib_s"] = float(value)
+                if (rate := number(value)) is not None:
+                    figures[f"{operation.lower()}_{name}_mib_s"] = float(rate)
     error = re.search(r"^\s*ERROR: .*$", text, re.M)
     return ToolReading(
         kind=Kind.STORAGE,
@@ -149,7 +166,7 @@ def _elbencho_csv(text: str) -> ToolReading:
     for row in _table(text, "operation"):
         operation = row["operation"].lower()
         for word in ("first", "last"):
-            value = _figure(row.get(f"MiB/s [{word}]"))
+            value = number(row.get(f"MiB/s [{word}]"))
             if value is not None:
                 figures[f"{operation}_{word}_mib_s"] = value
         if row.get("direct IO") in {"0", "1"}:
@@ -158,18 +175,12 @@ def _elbencho_csv(text: str) -> ToolReading:
 
 
 def _elbencho_json(text: str) -> ToolReading:
-    figures: dict[str, Any] = {"valid_json": True}
-    decoder, at = json.JSONDecoder(), text.find("{")
-    while at >= 0:
-        try:
-            document, length = decoder.raw_decode(text[at:])
-        except ValueError:
-            figures["valid_json"] = False
-            break
+    documents, valid = json_objects(text)
+    figures: dict[str, Any] = {"valid_json": valid}
+    for document in documents:
         operation = str(document.get("operation", "")).lower()
         for key, value in document.items():
             word = re.fullmatch(r"MiB/s \[(first|last)\]", key)
-            if word and operation and re.fullmatch(r"[\d.]+", str(value)):
-                figures[f"{operation}_{word[1]}_mib_s"] = float(value)
-        at = text.find("{", at + length)
-    return ToolReading(kind=Kind.STORAGE, tool="elbencho", figures=figures, complete=bool(figures["valid_json"]))
+            if word and operation and (rate := number(value)) is not None:
+                figures[f"{operation}_{word[1]}_mib_s"] = float(rate)
+    return ToolReading(kind=Kind.STORAGE, tool="elbencho", figures=figures, complete=valid)

@@ -35,7 +35,7 @@ def split_lnet(output: bytes) -> tuple[tuple[LnetSight, ...], bytes]:
 def _sight(line: bytes) -> LnetSight:
     try:
         raw: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raw = {}
     nets = raw.get("nets")
     connections = raw.get("connections")

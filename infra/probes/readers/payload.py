@@ -8,6 +8,7 @@ from json import JSONDecoder
 from typing import Any
 
 from infra.model.reading import PayloadEvents
+from infra.probes.readers.figures import number, whole
 
 _LINE = re.compile(rb'\{"poolshift" ?: ?"[^\n]*')
 _DECODER = JSONDecoder()
@@ -39,7 +40,7 @@ class PayloadReader:
         self.seen += 1
         try:
             event, _ = _DECODER.raw_decode(text.decode("utf-8", "replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             self.broken += 1
             return
         if self.seen > MAX_EVENTS:
@@ -62,8 +63,8 @@ class PayloadReader:
             self.errors.append(event)
 
     def _step(self, event: Mapping[str, Any]) -> None:
-        step, seconds = event.get("step"), event.get("seconds")
-        if not isinstance(step, int) or not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        step, seconds = whole(event.get("step")), number(event.get("seconds"))
+        if step is None or seconds is None:
             self.broken += 1
         else:
             self.steps.append((step, float(seconds)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.counters import read_counters, read_lnet
@@ -15,8 +15,9 @@ from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.perftest import read_perftest
 from infra.probes.readers.verbs import read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
 
+Reader = Callable[[str], ToolReading | None]
 # From the sharpest signature to the vaguest.
-_READERS: tuple[Callable[[str], ToolReading | None], ...] = (
+_READERS: tuple[Reader, ...] = (
     read_nccl_tests_json,
     read_fio,
     read_ior,
@@ -40,7 +41,12 @@ def read_tool(text: str, *, nccl_lines: int = 0) -> ToolReading | None:
     """The first reader that knows the text. NCCL's own lines, where there are any, make it an NCCL log instead."""
     if nccl_lines:
         return None
-    for reader in _READERS:
+    return first_reading(text, _READERS)
+
+
+def first_reading(text: str, readers: Sequence[Reader]) -> ToolReading | None:
+    """The answer of the first of `readers` that has one. One that breaks has recognised the text: it counts, too."""
+    for reader in readers:
         try:
             reading = reader(text)
         except Exception as error:  # noqa: BLE001 - whatever broke the reader, the output is unmeasured, and says so
