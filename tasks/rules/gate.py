@@ -263,8 +263,10 @@ def _step_time(
         if side is not None and (odd := _misplaced(side)):
             return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=odd)
     ids = {side.versions.get("image_id", "") for side in (evidence, newest) if side is not None}
-    if len(ids) > 1 or "," in ids.pop():
-        reason = f"not comparable: {evidence.image} was not the same image (by id) on every node of both pools"
+    if len(ids) > 1 or "," in (known := ids.pop()) or not known:
+        reason = (
+            f"not comparable: {evidence.image} is not shown to be the same image (by id) on every node of both pools"
+        )
         return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=reason)
     verdict = compare.judge(_steps(newest), _steps(evidence), limit=limit, confidence=spec.gate.confidence)
     if newest is None:

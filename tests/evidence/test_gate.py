@@ -35,6 +35,7 @@ SPEC = MigrationSpec.model_validate(
         "gate": {"max_step_ratio": 0.6},
     }
 )
+IMAGE = {"image_id": "sha256:1"}
 READY = (Verdict(check="readiness", outcome=Outcome.PASS),)
 
 
@@ -83,11 +84,11 @@ def proven():
         evidence("workload-path", check="workload-path", mode="workload"),
         evidence("bandwidth", sweep().to_dict()),
         evidence("devices", check="devices"),
-        evidence("train-step", steps(6.07).to_dict()),
+        evidence("train-step", steps(6.07).to_dict(), versions=IMAGE),
     ]
 
 
-BASELINE = [evidence("train-step", steps(12.36).to_dict(), pool="pools/old", node_uids=("x", "y"))]
+BASELINE = [evidence("train-step", steps(12.36).to_dict(), pool="pools/old", node_uids=("x", "y"), versions=IMAGE)]
 
 
 def judge(found, *, spec=SPEC, baseline=BASELINE, readiness=READY, uids=UIDS, spec_hash="hash", now=NOW, pool=POOL):
@@ -175,9 +176,11 @@ def test_a_tag_that_means_another_image_on_either_pool_compares_nothing():
     assert judge(found, baseline=base).outcome is Outcome.UNMEASURED
     found[4] = replace(found[4], versions={"image_id": "sha256:1"}).seal()
     assert judge(found, baseline=base).outcome is Outcome.PASS
-    mixed = {"image_id": "sha256:1,sha256:2"}
-    found[4], base = replace(found[4], versions=mixed).seal(), [replace(BASELINE[0], versions=mixed).seal()]
-    assert judge(found, baseline=base).outcome is Outcome.UNMEASURED
+    for unknown in ({"image_id": "sha256:1,sha256:2"}, {"image_id": ""}, {}):
+        found[4], base = replace(found[4], versions=unknown).seal(), [replace(BASELINE[0], versions=unknown).seal()]
+        held = judge(found, baseline=base)
+        assert held.outcome is Outcome.UNMEASURED
+        assert any("same image" in v.reason for v in held.verdicts)
 
 
 def test_steps_of_the_sandbox_are_not_compared_with_real_ones():

@@ -105,6 +105,35 @@ def test_as_fast_as_the_source_passes_and_ten_percent_less_fails():
     assert storage([client("a", read=8.0e9), client("b", read=8.0e9)]) is Outcome.FAIL
 
 
+MANY = [client(f"s{i}") for i in range(16)]
+
+
+@pytest.mark.parametrize("way", ["write", "read"])
+@pytest.mark.parametrize("left", [1e6, 3e9])
+def test_one_client_far_below_the_others_fails_and_is_named_though_the_mean_is_good(way, left):
+    found = [client(f"t{i}", **({way: left} if i == 3 else {})) for i in range(16)]
+    verdict = judge_storage(found, [c.node for c in found], P5EN, MANY)
+    assert verdict.outcome is Outcome.FAIL
+    assert f"node t3 ({way}" in verdict.reason
+
+
+def test_a_broken_client_of_the_source_lowers_no_floor_for_the_target():
+    before = [client("s0", read=1e6), *MANY[1:]]
+    found = [client(f"t{i}", read=1e6 if i == 3 else 10e9) for i in range(16)]
+    assert judge_storage(found, [c.node for c in found], P5EN, before).outcome is Outcome.FAIL
+
+
+def test_clients_that_differ_as_they_did_on_the_source_pass():
+    before = [client(f"s{i}", read=6e9 if i % 2 else 12e9) for i in range(16)]
+    found = [client(f"t{i}", read=5.5e9 if i % 2 else 12e9) for i in range(16)]
+    assert judge_storage(found, [c.node for c in found], P5EN, before).outcome is Outcome.PASS
+
+
+def test_more_clients_that_share_one_total_are_not_compared_one_by_one():
+    found = [client(f"t{i}", write=4.5e9, read=5e9) for i in range(4)]
+    assert judge_storage(found, [c.node for c in found], P5EN, BEFORE).outcome is Outcome.UNMEASURED
+
+
 def test_errors_fail():
     assert storage([client("a", errors=2), client("b")]) is Outcome.FAIL
 
