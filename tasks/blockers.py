@@ -14,6 +14,7 @@ from infra.model.workload import Snapshot
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide
 
+_DUMP = "kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FILE"
 # The words of the answer, by the rules' own codes. What is not here has its own code as its word.
 _WORDS = {
     "pdb-never": "pdb",
@@ -48,7 +49,8 @@ class Blocker:
 class BlockersResult:
     """The answer for one node or for all of a dump.
 
-    `drainable` is None when it cannot be told: no node or pod was read, or a budget is not counted yet.
+    `drainable` is None when it cannot be told: no node or pod was read, or budgets were not, or are not counted yet.
+    `assumed` is what was taken as given, since a dump cannot say it.
     """
 
     node: str | None
@@ -57,6 +59,7 @@ class BlockersResult:
     blockers: tuple[Blocker, ...]
     not_blockers: tuple[str, ...]
     unknown: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -72,6 +75,7 @@ class BlockersResult:
             "blockers": [b.to_json() for b in self.blockers],
             "not_blockers": list(self.not_blockers),
             "unknown": list(self.unknown),
+            "assumed": list(self.assumed),
         }
 
     def lines(self, limit: int = 20) -> list[str]:
@@ -86,6 +90,7 @@ class BlockersResult:
         if len(self.blockers) > limit:
             found.append(f"and {len(self.blockers) - limit} more")
         found += [f"unknown: {text}" for text in self.unknown]
+        found += [f"assumed: {text}" for text in self.assumed]
         return found
 
 
@@ -121,6 +126,9 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
         unknown.append("the dump holds no pods")
     elif not names:
         unknown.append("no pod of the dump is on a node")
+    elif snapshot.kinds == {"Pod"}:
+        unknown.append(f"the dump holds pods alone: budgets may refuse; {_DUMP}")
+    no_budgets = "PodDisruptionBudget" not in snapshot.kinds and snapshot.kinds > {"Pod"}
     return BlockersResult(
         node=node or (names[0] if len(names) == 1 else None),
         nodes=tuple(names),
@@ -128,6 +136,7 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
         blockers=tuple(sorted(found, key=lambda b: (b.node, b.pod, b.why))),
         not_blockers=tuple(sorted(clear)),
         unknown=tuple(unknown),
+        assumed=(f"that there are no budgets, as the dump has none; to be sure: {_DUMP}",) if no_budgets else (),
     )
 
 
@@ -146,7 +155,7 @@ def _nodes(snapshot: Snapshot, node: str | None) -> list[str]:
                 f"node {node}",
                 "is neither in the dump nor named by a pod of it",
                 expected="one of " + ", ".join(sorted(known)[:10]),
-                remedy="kubectl get nodes,pods,pdb -A -o json > FILE",
+                remedy=_DUMP,
             )
         return [node]
     cordoned = [n.name for n in snapshot.nodes if n.unschedulable and n.name in used]

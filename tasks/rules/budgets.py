@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from infra.model.workload import Budget, Pod
 
+# The disruption controller finds how many pods these want by itself; it asks all other owners for their scale.
+_COUNTABLE = ("ReplicaSet", "ReplicationController", "StatefulSet", "Deployment")
 KNOWN_POLICIES = ("IfHealthyBudget", "AlwaysAllow")
 
 
@@ -20,7 +22,8 @@ class Room:
     """How far a budget opens.
 
     `allowed` disruptions now, None when nobody can tell; `headroom` when all its pods are healthy; `never` says why
-    it will not open by waiting, else ""; `unhealthy` are pods that keep it closed by not being ready.
+    it will not open by waiting, else "", with its `remedy`, and `another_helps` whether one more replica would open
+    it; `unhealthy` are pods that keep it closed by not being ready.
     """
 
     budget: Budget
@@ -30,6 +33,8 @@ class Room:
     healthy: int
     expected: int
     never: str = ""
+    remedy: str = ""
+    another_helps: bool = False
     unhealthy: tuple[str, ...] = ()
 
     @property
@@ -101,10 +106,11 @@ def room(budget: Budget, covered: Sequence[Pod]) -> Room:
     stated = budget.desired if budget.counted else None
     desired = desired_healthy(budget, expected) if stated is None else stated
     written = budget.allowed is not None
-    allowed = budget.allowed if budget.counted else None
+    # The controller writes no negative number: such a status is nobody's count.
+    allowed = budget.allowed if budget.counted and (budget.allowed or 0) >= 0 else None
     if not written and budget.observed is None:  # a dump without status: what the controller would write
         allowed = max(0, healthy - desired)
-    never = _never(budget, covered, counts_owners, expected, desired)
+    never, remedy = _never(budget, covered, counts_owners, expected, desired)
     return Room(
         budget=budget,
         allowed=allowed,
@@ -113,24 +119,47 @@ def room(budget: Budget, covered: Sequence[Pod]) -> Room:
         healthy=healthy,
         expected=expected,
         never=never,
+        remedy=remedy,
+        another_helps=_another_helps(budget, expected),
         unhealthy=tuple(sorted(p.key for p in covered if not p.ready and not p.terminating)),
     )
 
 
-def _never(budget: Budget, covered: Sequence[Pod], counts_owners: bool, expected: int, desired: int) -> str:
-    """Why waiting will not open it."""
+def _another_helps(budget: Budget, expected: int) -> bool:
+    """Would it spare one of its pods if there were one more?"""
+    return desired_healthy(budget, expected + 1) <= expected
+
+
+def _never(budget: Budget, covered: Sequence[Pod], counts_owners: bool, expected: int, desired: int) -> tuple[str, str]:
+    """Why waiting will not open it, and what would; ("", "") where it may open."""
     if budget.unhealthy_policy not in KNOWN_POLICIES:
-        return f"unhealthyPodEvictionPolicy {budget.unhealthy_policy!r} is unknown, and means: do not evict"
+        return (
+            f"unhealthyPodEvictionPolicy {budget.unhealthy_policy!r} is unknown, and means: do not evict",
+            f"let its owner set one of {', '.join(KNOWN_POLICIES)}",
+        )
+    relax = "no replica helps: let its owner relax the budget for the move (maxUnavailable: 1)"
     if budget.max_unavailable in ("0", "0%"):
-        return f"maxUnavailable is {budget.max_unavailable}: it never allows an eviction"
+        return f"maxUnavailable is {budget.max_unavailable}: it never allows an eviction", relax
     if budget.min_available == "100%":
-        return "minAvailable is 100%: it never allows an eviction"
-    if counts_owners and expected == 0 and covered and all(p.owner is None for p in covered):
-        return "its pods have no controller, so a percentage or maxUnavailable of them counts 0 expected pods"
+        return "minAvailable is 100%: it never allows an eviction", relax
+    integer = "let its owner write minAvailable as a number below that of its pods: that needs no count of owners"
+    if counts_owners and expected == 0 and covered:
+        if all(p.owner is None for p in covered):
+            return (
+                "its pods have no controller, so a percentage or maxUnavailable of them counts 0 expected pods",
+                integer,
+            )
+        other = next((p.owner.kind for p in covered if p.owner is not None and p.owner.kind not in _COUNTABLE), "")
+        if other:
+            return f"the server cannot count the pods of a {other} (no scale subresource): it expects 0 pods", integer
     stale = budget.allowed is not None and not budget.counted
     if not stale and 0 < expected <= desired and not budget.disrupted:
-        return f"it needs {desired} healthy of {expected} pods: none can be spared"
-    return ""
+        helps = "add a replica, or let its owner relax the budget"
+        return (
+            f"it needs {desired} healthy of {expected} pods: none can be spared",
+            helps if _another_helps(budget, expected) else relax,
+        )
+    return "", ""
 
 
 def spends(pod: Pod, budget_room: Room) -> bool | None:

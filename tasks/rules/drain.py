@@ -160,11 +160,16 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
         return Decision(
             act=Act.WAIT,
             code="pdb-unknown",
-            reason=f"budget {names[0]} has changed and is not counted yet",
+            reason=f"budget {names[0]} "
+            + (
+                f"says {found.budget.allowed} disruptions, which nobody counts"
+                if (found.budget.allowed or 0) < 0
+                else "has changed and is not counted yet"
+            ),
             remedy=f"kubectl get pdb -n {found.budget.namespace} {found.budget.name} -o yaml",
             detail=detail,
         )
-    if not found.never and found.allowed:
+    if not found.never and (found.allowed or 0) > 0:
         return None
     policy = found.budget.unhealthy_policy
     if not pod.ready or (not found.never and found.unhealthy and found.healthy < found.expected):
@@ -175,7 +180,7 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
             remedy="mend those pods" + ("" if policy == "AlwaysAllow" else f", or set {_POLICY}: AlwaysAllow"),
             detail={**detail, "unhealthy": list(found.unhealthy)},
         )
-    if found.never and surging(pod, ctx):
+    if found.never and found.another_helps and surging(pod, ctx):
         return Decision(
             act=Act.WAIT,
             code="surge-first",
@@ -187,7 +192,7 @@ def _budgets(pod: Pod, ctx: Context) -> Decision | None:
             act=Act.BLOCK,
             code="pdb-never",
             reason=f"budget {names[0]}: {found.never}",
-            remedy="add a replica, or let its owner relax the budget",
+            remedy=found.remedy,
             detail=detail,
         )
     return Decision(

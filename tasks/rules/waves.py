@@ -180,6 +180,7 @@ def plan_move(
         placed += as_moved(gang, target)
     findings += replica_findings(snapshot, set(source_nodes))
     findings += _missing_nodes(snapshot, source_nodes)
+    findings += _long_graces(snapshot, drain, source_nodes)
     member: Mapping[str, Gang] = {p.uid: g for g in gangs for p in g.pods}
     ordered = order_nodes(source_nodes, snapshot, gangs)
     waves, never, stays, at = [], [], 0, 0
@@ -259,6 +260,26 @@ def _planned(
         gang=gang.object if gang else "",
         last=drains_last(pod),
     )
+
+
+def _long_graces(snapshot: Snapshot, drain: Drain, nodes: Iterable[str]) -> list[Finding]:
+    """Pods that may rightly take longer to end than we wait for them: told once for each workload."""
+    graces: dict[str, int] = {}
+    for pod in snapshot.on(nodes):
+        if pod.grace > drain.pod_deadline.total_seconds() and not (pod.mirror or pod.finished or _of_daemonset(pod)):
+            root = snapshot.root(pod.owner)
+            name = root.object if root else f"pod {pod.key}"
+            graces[name] = max(pod.grace, graces.get(name, 0))
+    return [
+        Finding(
+            level=Level.WARN,
+            code="grace-past-deadline",
+            object=name,
+            observed=f"its pods may take {timedelta(seconds=grace)} to end, and are waited for {drain.pod_deadline}",
+            remedy="raise drain.pod_deadline above that, or lower terminationGracePeriodSeconds",
+        )
+        for name, grace in graces.items()
+    ]
 
 
 def _missing_nodes(snapshot: Snapshot, names: Iterable[str]) -> list[Finding]:
