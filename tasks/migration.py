@@ -35,6 +35,7 @@ from tasks.rules.wording import and_more, gate_words, plural, span
 from tasks.run import Done, Run, reopen
 
 _MOVING, _RETIRING, _FORCED = "moving", "retiring", "forced"
+_LEAVING, _UNDRAINED = "leaving", "nodes-undrained"
 _CLOSED = "closed-until-proven"
 _LISTED = 200  # findings and names kept in the record
 _SOURCE_PRIOR, _TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
@@ -215,6 +216,7 @@ def migrate(run: Run) -> Done:
             expected=f"{source.nodes}, as the cloud says",
             remedy="put the pool's label back on its nodes; a node that is not seen would not be drained",
         )
+    _note_leaving(run, source, snapshot, old)
     moving = _moving(run, snapshot, old)
     _note_forced(run, snapshot, old)
     before: list[Mapping[str, Any]] = []
@@ -284,6 +286,16 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any
     return found
 
 
+def _note_leaving(run: Run, source: Pool, snapshot: Snapshot, nodes: Iterable[str]) -> None:
+    """Which pool and which nodes are emptied, by what none made later under their names has: only these may go."""
+    before, names = noted(run, _LEAVING), set(nodes)
+    if before.get("made") and source.made:
+        pools.must_be(source, before["made"])
+    uids = {n.uid for n in snapshot.nodes if n.name in names} | set(before.get("nodes") or ())
+    made = before["made"] if before else source.made
+    records.write_note(run.kube, run.name, _LEAVING, {"made": list(made), "nodes": sorted(uids)})
+
+
 def _note_forced(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> None:
     """Into the record and the ledger, before the first of them leaves: what is lost because the spec allows it."""
     before = noted(run, _FORCED)
@@ -340,8 +352,8 @@ def soak(run: Run) -> Done:
 def retire(run: Run) -> Done:
     """Step 10. The gate once more; the source proven empty by UID right before each request to delete it."""
     source = run.source_pool()
-    begun = noted(run, _RETIRING)
-    if source is None or (begun and source.state is PoolState.DELETING):
+    begun, made = noted(run, _RETIRING), _made(run)
+    if source is None or (begun and (source.state is PoolState.DELETING or pools.is_other(source, made))):
         return _follow_deletion(run, begun)
     found = _judge_for_retirement(run)
     if found.outcome is not Outcome.PASS:
@@ -349,7 +361,10 @@ def retire(run: Run) -> Done:
     if not run.spec.retire.enabled:
         _give_back(run)
         return Done(summary="kept, empty and fenced, as the spec says", data={"outcome": Outcome.PASS, "kept": True})
+    pools.must_be(source, made)
     findings = _not_empty(run)
+    if any(f.code == _UNDRAINED for f in findings):
+        reopen(run, Step.MIGRATE, Step.SOAK)
     if findings:
         return Done(
             summary=f"not empty: {and_more([f.fact() for f in findings], 3)}",
@@ -377,10 +392,15 @@ def _follow_deletion(run: Run, begun: Mapping[str, Any]) -> Done:
                 remedy="move what is named, then run the same command again; nothing more was deleted",
             )
 
-    pools.retire(run.source, run.spec.source, run.clock, run.say, prove)
+    pools.retire(run.source, run.spec.source, run.clock, run.say, prove, _made(run), begun=bool(begun))
     _give_back(run)
     what = f"{plural(int(begun['nodes']), 'node')} verified empty, then deleted" if begun else "it is gone"
     return Done(summary=f"{pool_words(run.spec.source)} retired: {what}", data={"outcome": Outcome.PASS, **begun})
+
+
+def _made(run: Run) -> list[str]:
+    """`Pool.made` of the pool that was emptied; empty when the record does not say."""
+    return [str(each) for each in noted(run, _LEAVING).get("made") or ()]
 
 
 def _close(run: Run) -> None:
@@ -411,11 +431,24 @@ def _not_empty(run: Run) -> list[Finding]:
                 remedy=f"kubectl get nodes -l {','.join(f'{k}={v}' for k, v in source.node_selector.items())}",
             )
         ]
+    drained = set(noted(run, _LEAVING).get("nodes") or ())
+    strange = [n.name for n in nodes if n.uid not in drained]
+    if strange:
+        return [
+            Finding(
+                level=Level.BLOCK,
+                code=_UNDRAINED,
+                object=pool_words(run.spec.source),
+                observed=f"{and_more(strange, 3)} came after the drain",
+                expected="only nodes that were drained, by UID",
+                remedy="poolshift migrate SPEC, which drains them",
+            )
+        ]
     return [f for f in drain.verify_empty(run.kube, {n.name: n.uid for n in nodes}) if f.level is Level.BLOCK]
 
 
 def _outcome_of(findings: Iterable[Finding]) -> Outcome:
-    unknown = all(f.code in ("nodes-unseen", "emptiness-unverified") for f in findings)
+    unknown = all(f.code in ("nodes-unseen", _UNDRAINED, "emptiness-unverified") for f in findings)
     return Outcome.UNMEASURED if unknown else Outcome.FAIL
 
 

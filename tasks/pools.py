@@ -6,13 +6,13 @@ Both directions are idempotent: what an earlier process began is found and conti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from infra.clock import Clock
-from infra.errors import CloudError, NoCapacity, PoolshiftError, Unmeasured, Unreachable
+from infra.errors import CloudError, Conflict, NoCapacity, PoolshiftError, Unmeasured, Unreachable
 from infra.model.pools import IssueClass, Pool, PoolIssue, Pools, PoolState
 from infra.model.spec import MigrationSpec
 from infra.model.survey import Survey
@@ -104,13 +104,24 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
         pool = found
 
 
-def retire(pools: Pools, pool: Any, clock: Clock, say: Say, prove: Callable[[], None] = lambda: None) -> None:
+def retire(
+    pools: Pools,
+    pool: Any,
+    clock: Clock,
+    say: Say,
+    prove: Callable[[], None] = lambda: None,
+    made: Sequence[str] | None = None,
+    begun: bool = False,
+) -> None:
     """Delete the pool and return when the cloud no longer has it.
 
     `prove` is called right before every request to delete and raises unless the pool is empty at that moment: a first
-    deletion may fail in the cloud, and new nodes may have taken pods since.
+    deletion may fail in the cloud, and new nodes may have taken pods since. `made` is what the pool that is meant had
+    as `Pool.made`, None for the one that stands now: another one, made since under the same name, is let alone. After
+    a request (`begun`: an earlier process sent it) such another one shows that ours is gone.
 
     Raises:
+        Conflict: another pool stands under this name.
         CloudError: the cloud could not delete it (DELETE_FAILED), with its reason.
         Unmeasured: not gone within `RETIRE_LIMIT`.
 
@@ -118,11 +129,24 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say, prove: Callable[[], 
     started = clock.now()
     asked = 0
     said: PoolState | None = None
+
+    def check(standing: Pool) -> None:
+        must_be(standing, made or ())
+        prove()
+
+    def clear_up() -> None:
+        """What was made beside it goes. A pool that stands under its name by then is somebody's new one."""
+        pools.delete(pool, lambda standing: must_be(standing, made or ("gone",)))
+
     while True:
         found = _patiently(lambda: pools.find(pool), clock, say)
         if found is None:
-            _patiently(lambda: pools.delete(pool), clock, say)  # what was made beside it goes now
+            _patiently(clear_up, clock, say)
             say(f"pool {pool.name}: gone")
+            return
+        made = found.made if made is None else made
+        if (begun or asked) and is_other(found, made):
+            say(f"pool {found.name}: gone; another pool has its name since, which is let alone")
             return
         if found.state != said:
             say(progress(found))
@@ -136,8 +160,7 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say, prove: Callable[[], 
                 remedy="remove what depends on it, then run the same command again",
             )
         if found.state is not PoolState.DELETING:
-            prove()
-            pools.delete(pool)
+            pools.delete(pool, check)
             asked += 1
         if clock.now() - started >= RETIRE_LIMIT:
             raise Unmeasured(
@@ -147,6 +170,29 @@ def retire(pools: Pools, pool: Any, clock: Clock, say: Say, prove: Callable[[], 
                 remedy="run the same command again; it goes on waiting",
             )
         clock.sleep(POLL.total_seconds())
+
+
+def is_other(pool: Pool, made: Sequence[str]) -> bool:
+    """Is this surely not the pool whose `Pool.made` was `made`?"""
+    return bool(pool.made) and bool(made) and not set(pool.made) & set(made)
+
+
+def must_be(pool: Pool, made: Sequence[str]) -> None:
+    """Raise Conflict unless the pool is the one whose `Pool.made` was `made`. Unmeasured: nobody can tell."""
+    if not pool.made or not made:
+        raise Unmeasured(
+            _what(pool),
+            f"has no identity beyond its name {'now' if made else 'in the record'}",
+            expected="the cloud's own id, which tells it from a pool that was made since under the same name",
+            remedy="let the caller read its instance groups (compute.instanceGroupManagers.get), or delete it by hand",
+        )
+    if is_other(pool, made):
+        raise Conflict(
+            _what(pool),
+            f"is another pool of that name: {', '.join(pool.made)}",
+            expected=", ".join(made),
+            remedy="it is let alone: see who made it; poolshift status",
+        )
 
 
 def failure(pool: Pool) -> PoolshiftError:

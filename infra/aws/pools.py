@@ -11,7 +11,7 @@ from infra.aws import survey as aws_survey
 from infra.aws.api import Aws
 from infra.clock import Clock
 from infra.errors import CloudError, Conflict, Forbidden, NotFound, Unreachable
-from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState, Request
+from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState, ProvePool, Request, unproven
 from infra.model.record import PRIOR, RUN, UNPROVEN_TAINT
 from infra.model.spec import EksTarget
 from infra.model.survey import ClusterFacts, Machine, Survey
@@ -121,7 +121,7 @@ class EksPools:
         if ours:
             self.update(pool.name, {"taints": {"removeTaints": ours}})
 
-    def delete(self, pool: Any) -> None:
+    def delete(self, pool: Any, prove: ProvePool = unproven) -> None:
         """Ask EKS to delete the group; it then kills its nodes within minutes, whatever budgets say."""
         group = self.describe(pool.name)
         if group is None:
@@ -129,6 +129,7 @@ class EksPools:
             return
         if group.get("status") == "DELETING":
             return
+        prove(self._pool(group))
         try:
             self.aws.call(
                 "eks.delete_nodegroup",

@@ -167,6 +167,7 @@ def pool(
         kind="eks",
         name=group["nodegroupName"],
         identity=str(group.get("nodegroupArn", "")),
+        made=(str(group["nodegroupArn"]),) if group.get("nodegroupArn") else (),  # it ends in a UUID
         state=pool_state(str(group.get("status", ""))),
         machine_type=template_machine_type(group, template),
         nodes=int(scaling.get("desiredSize") or 0),

@@ -16,7 +16,7 @@ from infra.errors import BadSpec, CloudError, Conflict, Forbidden, NotFound, Unr
 from infra.gcp import network, read
 from infra.gcp import survey as gcp_survey
 from infra.gcp.api import Busy, Gcp
-from infra.model.pools import Pool, PoolState, Request
+from infra.model.pools import Pool, PoolState, ProvePool, Request, unproven
 from infra.model.record import UNPROVEN_TAINT
 from infra.model.spec import GkeTarget
 from infra.model.survey import ClusterFacts, Machine, Survey
@@ -104,7 +104,7 @@ class GkePools:
         if len(kept) != len(taints):
             self._update(pool.name, {"taints": {"taints": kept}})
 
-    def delete(self, pool: Any) -> None:
+    def delete(self, pool: Any, prove: ProvePool = unproven) -> None:
         """Ask GKE to delete the pool. Budgets are ignored by default: they are switched on first."""
         described = self.describe(pool.name)
         if described is None or described.get("status") == "STOPPING":
@@ -112,11 +112,13 @@ class GkePools:
         drain = described.get("node_drain_config") or {}
         if not drain.get("respect_pdb_during_node_pool_deletion"):
             self._update(pool.name, {"node_drain_config": {"respect_pdb_during_node_pool_deletion": True}})
+
+        def send() -> dict[str, Any]:
+            prove(self._pool(self._must_exist(pool.name)))
+            return self.gcp.call("delete_node_pool", self._what(pool.name), {"name": self.path(pool.name)})
+
         try:
-            self.when_free(
-                lambda: self.gcp.call("delete_node_pool", self._what(pool.name), {"name": self.path(pool.name)}),
-                unless=lambda: self._going(pool.name),
-            )
+            self.when_free(send, unless=lambda: self._going(pool.name))
         except NotFound:
             return
 
@@ -202,16 +204,18 @@ class GkePools:
     def _sized(self, pool: Pool, described: Mapping[str, Any]) -> Pool:
         """With the size that its instance groups have: GKE goes on showing the count that a pool was made with.
 
-        Without the permission to read them the first count must do.
+        Without the permission to read them the first count must do, and which pool it is stays unknown: a node pool
+        has no id of its own.
         """
         try:
-            sizes = [
-                int(self.gcp.get(url, f"instance group of {pool.name}", GROUP_PERMISSION).get("targetSize") or 0)
+            groups = [
+                self.gcp.get(url, f"instance group of {pool.name}", GROUP_PERMISSION)
                 for url in described.get("instance_group_urls") or ()
             ]
         except (Forbidden, NotFound):
             return pool
-        return replace(pool, nodes=sum(sizes)) if sizes else pool
+        made = tuple(sorted(str(group["id"]) for group in groups if group.get("id")))
+        return replace(pool, nodes=sum(int(g.get("targetSize") or 0) for g in groups), made=made) if groups else pool
 
     def _operations(self) -> list[dict[str, Any]]:
         """Operations of the cluster, newest first."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from infra.errors import BadSpec, NotFound, Refused
 from infra.kube.api import Kube
-from infra.model.pools import Pool, PoolState, Request
+from infra.model.pools import Pool, PoolState, ProvePool, Request, unproven
 from infra.model.survey import Survey
 
 MACHINE_LABEL = "node.kubernetes.io/instance-type"
@@ -68,7 +68,7 @@ class ExternalPools:
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
         """Nothing to put back."""
 
-    def delete(self, pool: Any) -> None:
+    def delete(self, pool: Any, prove: ProvePool = unproven) -> None:
         """Absent is success; otherwise refused, with the owner's command."""
         found = self.find(pool)
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -51,7 +51,9 @@ class Pool:
 
     `node_selector` are the node labels by which its nodes are found in Kubernetes; `identity` is the cloud's full
     name (ARN or projects/…); `ours` is the run name in its tags, or ""; `gpus` and `rdma` are what one node must
-    offer: {"nvidia.com/gpu": 8}, {"vpc.amazonaws.com/efa": 16}, empty when the machine type has none.
+    offer: {"nvidia.com/gpu": 8}, {"vpc.amazonaws.com/efa": 16}, empty when the machine type has none. `made` are ids
+    of which a pool that is made later under the same name has none: EKS' ARN, the ids of GKE's instance groups; empty
+    when they are unknown.
     """
 
     kind: str
@@ -70,6 +72,15 @@ class Pool:
     ours: str = ""
     reservation: str = ""
     bounds: tuple[int, int] | None = None  # min and max nodes of an autoscaler, None when the size is fixed
+    made: tuple[str, ...] = ()
+
+
+ProvePool = Callable[[Pool], None]
+"""Told the pool as it is right before the request to delete it is sent; what it raises stops it there."""
+
+
+def unproven(pool: Pool) -> None:
+    """For a caller that asks for nothing before a deletion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,9 +139,10 @@ class Pools(Protocol):
         """Put the prior state back, exactly."""
         ...
 
-    def delete(self, pool: Any) -> None:
-        """Ask for deletion; absent is success. Returns at once: follow with `find`.
+    def delete(self, pool: Any, prove: ProvePool = unproven) -> None:
+        """Ask for deletion; absent is success. Follow with `find`.
 
+        A cloud that is busy may take half an hour before it accepts the request: `prove` is asked right before each.
         Once the pool is gone, calling again removes what was made beside it (an EC2 launch template).
         """
         ...

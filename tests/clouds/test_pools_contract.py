@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.errors import CloudError, Conflict, NoCapacity, NotFound
+from infra.errors import CloudError, Conflict, NoCapacity, NotFound, Unmeasured
 from infra.model.pools import IssueClass, PoolState
 from infra.model.record import UNPROVEN_TAINT
 from tasks import pools as steps
@@ -271,3 +271,86 @@ def test_a_source_that_does_not_exist_is_named(world, cloud):
 
     with pytest.raises(NotFound, match=r"typo.*does not exist"):
         w.pools.fence_for_run(missing, "run-1")
+
+
+def _made_again(w, cloud):
+    """Somebody deletes the source pool and makes another one under its name."""
+    w.pools.delete(w.source)
+    w.clock.advance(3600)
+    assert w.pools.find(w.source) is None
+    w.pools.create(w.target.model_copy(update={"name": w.source.name}), "other")
+    w.clock.advance(3600)
+    return w.pools.find(w.source)
+
+
+def test_a_pool_made_again_under_the_same_name_is_not_deleted(world, cloud):
+    w = world(cloud)
+    first = w.pools.find(w.source)
+    again = _made_again(w, cloud)
+
+    with pytest.raises(Conflict, match="another pool of that name"):
+        steps.retire(w.pools, w.source, w.clock, w.say, made=first.made)
+
+    assert w.pools.find(w.source) == again
+
+
+def test_a_pool_made_again_after_ours_was_asked_to_go_is_let_alone(world, cloud):
+    w = world(cloud)
+    first = w.pools.find(w.source)
+    again = _made_again(w, cloud)
+
+    steps.retire(w.pools, w.source, w.clock, w.say, made=first.made, begun=True)
+
+    assert w.pools.find(w.source) == again
+    assert "another pool has its name since" in w.said[-1]
+
+
+def test_a_pool_that_cannot_be_told_from_a_later_one_is_not_deleted(world, cloud):
+    w = world(cloud)
+
+    with pytest.raises(Unmeasured, match="no identity beyond its name"):
+        steps.retire(w.pools, w.source, w.clock, w.say, made=())
+
+    assert w.pools.find(w.source).state is PoolState.ACTIVE
+
+
+def test_a_pool_that_appears_when_ours_is_gone_is_not_deleted(world, cloud):
+    """Between the look that finds nothing and the request that clears up after it."""
+    w = world(cloud)
+    first = w.pools.find(w.source)
+    again = _made_again(w, cloud)
+
+    class Early:
+        """The look was taken before the other pool was made."""
+
+        delete = staticmethod(w.pools.delete)
+
+        def find(self, pool):
+            return None
+
+    with pytest.raises(Conflict):
+        steps.retire(Early(), w.source, w.clock, w.say, made=first.made)
+
+    assert w.pools.find(w.source) == again
+
+
+def test_the_proof_is_asked_at_the_moment_of_each_request_and_not_before_a_long_wait(world, cloud):
+    """What a busy cloud makes wait for half an hour must not be deleted on what was true before."""
+    w = world(cloud, target={"create_seconds": 1300})
+    w.pools.create(w.target, "run-1")  # keeps a whole GKE cluster busy
+    started, proven = w.clock.now(), []
+    edge = w.pools.aws if cloud == "eks" else w.pools.gcp
+    inner, accepted = edge.call, []
+
+    def record(verb, what, body):
+        answer = inner(verb, what, body)
+        if "delete_node" in verb:
+            accepted.append(w.clock.now())
+        return answer
+
+    edge.call = record
+    steps.retire(w.pools, w.source, w.clock, w.say, lambda: proven.append(w.clock.now()))
+
+    assert len(accepted) == 1
+    assert proven[-1] == accepted[0]
+    assert cloud == "eks" or (accepted[0] - started).total_seconds() > 1000

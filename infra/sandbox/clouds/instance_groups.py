@@ -22,12 +22,15 @@ class InstanceGroups:
     def __init__(self, pools: NodePools) -> None:
         self.pools = pools
         self.size: dict[str, int] = {}
+        self.ids: dict[str, str] = {}  # one made later under the same name has another
         self.launched: dict[str, int] = {}
         self.going: set[str] = set()
 
     def adopt(self, pool: Any, size: int) -> None:
         """A node pool has come into being with its first size; it names its group from now on."""
         self.size[pool.name] = self.launched[pool.name] = size
+        made = f"{pool.name}{self.pools.timeline.clock.now()}"
+        self.ids[pool.name] = str(int(hashlib.sha256(made.encode()).hexdigest()[:15], 16))  # int64 is a string
         zone = f"{COMPUTE}/projects/{self.pools.config.place.project}/zones/{pool.locations[0]}"
         pool.instance_group_urls = [f"{zone}/instanceGroupManagers/{self._name(pool.name)}"]
 
@@ -46,7 +49,7 @@ class InstanceGroups:
         """InstanceGroupManagers.get."""
         with self.pools.lock:
             pool = self._pool(group)
-            return None if pool is None else {"name": group, "targetSize": self.size[pool]}
+            return None if pool is None else {"id": self.ids[pool], "name": group, "targetSize": self.size[pool]}
 
     def call(self, group: str, method: str, body: dict[str, Any]) -> dict[str, Any] | None:
         """InstanceGroupManagers.listManagedInstances and .deleteInstances."""
