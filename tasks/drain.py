@@ -26,6 +26,7 @@ from tasks.evict import Evictor
 from tasks.fence import cordon, unfence
 from tasks.move_report import MoveReport, WaveReport, pod_end_dict
 from tasks.moving import move
+from tasks.orphans import with_new_daemonsets
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_end, worst_end
@@ -317,7 +318,12 @@ class _Drain:
             with Evictor(self.kube, view, rate=options.evictions_per_second, clock=self.clock) as evictor:
                 left = evictor.empty(
                     uids,
-                    lambda pod: self._fate(pod, context),
+                    with_new_daemonsets(
+                        self.kube,
+                        context.snapshot,
+                        lambda pod: self._fate(pod, context),
+                        stay=options.ignore_daemonsets,
+                    ),
                     limits,
                     last=drains_last,
                     on_progress=self._pass_by,

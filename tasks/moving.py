@@ -23,6 +23,7 @@ from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, mend, unfence
 from tasks.gangs import GangEnd, Mover, Work, restore, unfinished
 from tasks.move_report import MoveReport, WaveReport
+from tasks.orphans import with_new_daemonsets
 from tasks.rules.decision import Context
 from tasks.rules.drain import decide, drains_last, surging
 from tasks.rules.fencing import prior_of
@@ -236,7 +237,11 @@ class _Move:
         evicted = self.evictor.tally.gone
         left = self.evictor.empty(
             uids,
-            judge_with(context, held, past_budgets=self.drain.force.delete_after is not None),
+            with_new_daemonsets(
+                self.kube,
+                now,
+                judge_with(context, held, past_budgets=self.drain.force.delete_after is not None),
+            ),
             self.limits(),
             last=drains_last,
             on_progress=lambda p: self.show(wave, of, p),
