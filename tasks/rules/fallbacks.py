@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import NcclLog
 from infra.model.verdict import Finding, Level
+from tasks.rules.remedies import remedy_of
 from tasks.rules.wording import and_more
 
 _DEVICE_REMEDY = "Request the RDMA resource in the pod; check the device plugin and /dev/infiniband in the pod"
@@ -20,6 +21,7 @@ _TCP_CAUSES: dict[str, str] = {
     "plugin-missing": _PLUGIN_REMEDY,
     "internal-verbs-refused": _DEVICE_REMEDY,
 }
+_SHOWN = 4  # kinds of warnings that are told one by one
 _RANKED_HEALTH = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious")
 
 
@@ -45,11 +47,15 @@ def explain(
         _hidden(log, single=single, nodes=nodes),
         _path(log, gdr, fabric),
     ]
-    findings = tuple(f for found, _ in parts for f in found)
+    known = [f for found, _ in parts for f in found]
+    unexplained = _unexplained(log, {f.code for f in known})
+    findings = (*known, *unexplained)
     verdicts = {v for _, v in parts if v}
     verdict = next((v for v in _RANKED_HEALTH if v in verdicts), None)
     if verdict is None:
         verdict = _without_defect(name, rdma, gdr, single=single, evidence=evidence, by_design=by_design)
+        if verdict == "healthy" and unexplained:
+            verdict = "suspicious"
     blocking = [f for f in findings if f.level is Level.BLOCK] or [f for f in findings if f.level is Level.WARN]
     return findings, verdict, blocking[0].code if blocking and verdict != "healthy" else None
 
@@ -78,7 +84,7 @@ def _failures(log: NcclLog, name: str | None) -> _Part:
             code=first.code,
             object=first.host or "job",
             observed=first.text[:200],
-            remedy=_remedy(first.code),
+            remedy=remedy_of(first.code),
         )
         return [found], "failed"
     stalled = [w for w in log.warnings if w.code == "tcpx-control-timeout"]
@@ -97,14 +103,27 @@ def _failures(log: NcclLog, name: str | None) -> _Part:
     return [], None
 
 
-def _remedy(code: str) -> str:
-    if code.startswith("ibv_") or code == "ib-completion-error":
-        return (
-            "Check the link, the GID index and that both nodes share the RDMA network; test the pair with ib_write_bw"
+def _unexplained(log: NcclLog, known: set[str]) -> list[Finding]:
+    """Warnings that no other finding covers and that healthy jobs do not print: nobody knows that they are harmless."""
+    if any(w.fatal for w in log.warnings):
+        return []
+    found: dict[str, Finding] = {}
+    for warning in log.warnings:
+        if "harmless" in warning.facts or warning.code in known or len(found) >= _SHOWN:
+            continue
+        code = "unexplained-warning" if warning.code == "other" else warning.code
+        found.setdefault(
+            warning.text[-120:] if warning.code == "other" else code,
+            Finding(
+                level=Level.WARN,
+                code=code,
+                object=warning.host or "job",
+                observed=warning.text[:200],
+                expected="no warning that healthy jobs do not print",
+                remedy=remedy_of(code),
+            ),
         )
-    if code == "pinned-network-absent":
-        return "The pinned network is not there: check the plugin in the image and the RDMA resource in the pod"
-    return ""
+    return list(found.values())
 
 
 def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool, fabric: Fabric | None) -> _Part:
@@ -144,8 +163,8 @@ def _causes(fabric: Fabric | None) -> tuple[str, ...]:
 
 def _disabled(log: NcclLog) -> str:
     """The environment setting that forbids the fabric, as NAME=VALUE, or ""."""
-    for key, off in (("NCCL_IB_DISABLE", {"1"}), ("NCCL_NET", {"Socket", "socket"}), ("NCCL_NET_PLUGIN", {"none"})):
-        if log.env.get(key) in off:
+    for key, off in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "socket"), ("NCCL_NET_PLUGIN", "none")):
+        if log.env.get(key, "").lower() == off:  # NCCL compares network names without case
             return f"{key}={log.env[key]}"
     return ""
 
@@ -289,7 +308,7 @@ def _path(log: NcclLog, gdr: str | None, fabric: Fabric | None) -> _Part:
             )
         )
     if fabric is not None and fabric.kind == "efa" and log.ofi_protocols:
-        expected = "SENDRECV" if fabric.machine_type.startswith(("p4d", "p4de", "p3dn", "g5")) else "RDMA"
+        expected = "SENDRECV" if fabric.machine_type.startswith(("p4d", "p4de", "p3dn", "p5.4xlarge", "g5")) else "RDMA"
         if set(log.ofi_protocols) != {expected}:
             found.append(
                 Finding(

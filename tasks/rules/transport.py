@@ -117,10 +117,17 @@ def _families(log: NcclLog) -> tuple[frozenset[Family], str]:
         return frozenset({Family.LIBFABRIC}), "selected"
     if log.hcas:
         return frozenset({Family.IB}), "selected"
-    if log.socket_interfaces and not _only_bootstrap(log):
+    if log.socket_interfaces and not _only_bootstrap(log) and not _plugin_at_work(log):
         return frozenset({Family.SOCKET}), "selected"
     hinted = _hinted(log)
     return (frozenset({hinted}), "indirect") if hinted else (frozenset(), "none")
+
+
+def _plugin_at_work(log: NcclLog) -> bool:
+    """A plugin of the fabric has begun and has not failed: interfaces that sockets list beside it decide nothing."""
+    started = {"ofi-started", "tcpx-started", "fastrak-started", "gib-started"} & set(log.hints)
+    failed = {"no-efa-device", "ofi-init-failed", "plugin-init-failed", "ofi-no-protocol"} & set(log.hints)
+    return bool(started) and not failed
 
 
 def _only_bootstrap(log: NcclLog) -> bool:
@@ -206,9 +213,7 @@ def _fallback(log: NcclLog, name: str | None, *, single: bool, by_design: bool) 
     if name is not None:
         return False
     # Nothing is selected yet, but a plugin of the fabric is at work: no fallback so far.
-    started = {"ofi-started", "tcpx-started", "fastrak-started", "gib-started"} & set(log.hints)
-    failed = {"no-efa-device", "ofi-init-failed", "plugin-init-failed", "ofi-no-protocol"} & set(log.hints)
-    return False if started and not failed else None
+    return False if _plugin_at_work(log) else None
 
 
 def _gdr(log: NcclLog) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeGuard
 
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Communicator, Family, NcclLog, PayloadEvents
@@ -21,6 +22,8 @@ CHECK = "transport-proof"
 _FAILING = {"failed", "degraded", "stalled", "efa-unavailable"}
 # Bootstrap, health checks and metrics go over Ethernet too: above this share of all bytes, it carries the collective.
 ETHERNET_SHARE = 0.2
+MAX_CHANNELS = 1024  # NCCL's own limit is 64
+MOVED_SHARE = 0.1  # of the bytes that the rows imply, so that no algorithm's saving is taken for stillness
 CHATTER_BYTES = 100_000_000  # what bootstrap and metrics of a short probe may move over Ethernet
 
 
@@ -56,7 +59,8 @@ class Proof:
             observed=f"{shown}, gdr {self.transport.gdr or 'not shown'}, evidence {self.transport.evidence}",
             limit="RDMA with GPUDirect on every rank of every communicator",
             statistic="lines of every rank, byte counters of every node",
-            reason=reason or "every rank of every communicator is on the fabric",
+            reason=(f"passes, but: {reason}" if self.outcome is Outcome.PASS and reason else reason)
+            or "every rank of every communicator is on the fabric",
             findings=self.findings,
         )
 
@@ -64,7 +68,7 @@ class Proof:
 def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None) -> Proof:
     """Join log and counters. Fail beats unmeasured; a pass needs everything."""
     transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
-    counted = _judge_counters(payload.counters if payload else (), expected)
+    counted = _judge_counters(payload.counters if payload else (), expected, _claimed(payload))
     contradictions = (*_contradictions(transport, counted.findings), *_other_network(log, expected.fabric))
     findings = (*transport.findings, *counted.findings, *contradictions)
     missing = (*_missing(log, transport, expected), *counted.missing)
@@ -93,6 +97,7 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
         lacks.append("GPUDirect on every channel")
     lacks += _missing_hosts(log, expected)
     lacks += _missing_channels(log)
+    lacks += _missing_devices(log, expected.fabric)
     lacks += _missing_ranks(log, expected)
     return tuple(dict.fromkeys(lacks))
 
@@ -118,7 +123,9 @@ def _missing_channels(log: NcclLog) -> Iterable[str]:
     """Every host must be seen to send and to receive over every channel."""
     everyone = {i for r in log.ranks for i in (*r.send_channels, *r.receive_channels)}
     announced = max((r.coll_channels or 0 for r in log.ranks), default=0)
-    everyone |= set(range(announced))
+    if announced > MAX_CHANNELS:
+        yield f"a plausible number of channels (a rank announces {announced})"
+    everyone |= set(range(min(announced, MAX_CHANNELS)))
     for host in sorted({r.host for r in log.ranks if r.host}):
         of_host = [r for r in log.ranks if r.host == host]
         for direction, seen in (
@@ -132,6 +139,25 @@ def _missing_channels(log: NcclLog) -> Iterable[str]:
         yield "the ring summary of some ranks"
     if any(False in r.ring_gdr for r in log.ranks):
         yield "GPUDirect in every ring summary"
+
+
+def _missing_devices(log: NcclLog, fabric: Fabric | None) -> Iterable[str]:
+    """A node that has all its NICs but uses few of them: the right network at a share of its rate.
+
+    Plugins group NICs into `net_devices`; NCCL takes one per GPU where there are more (NCCL_NETDEVS_POLICY=max:1) and
+    no more than it has channels.
+    """
+    if fabric is None or not fabric.rdma:
+        return
+    for host in sorted({r.host for r in log.ranks if r.host}):
+        of_host = [r for r in log.ranks if r.host == host]
+        used = {d for r in of_host for d in r.net_devices}
+        channels = {i for r in of_host for i in (*r.send_channels, *r.receive_channels)}
+        share = min(fabric.net_devices, fabric.gpus) * min(len(of_host), fabric.gpus) // fabric.gpus
+        wanted = min(share, len(channels))
+        if used and len(used) < wanted:
+            shown = f"{len(used)} of {fabric.net_devices} net devices used"
+            yield f"use of the NICs of {host}: {shown}, at least {wanted} wanted"
 
 
 def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
@@ -157,9 +183,10 @@ def _missing_members(log: NcclLog, communicator: Communicator) -> Iterable[str]:
         yield f"agreement on {name}: its ranks contradict each other"
         return
     present = {m.rank for m in communicator.members}
-    absent = sorted(set(range(size)) - present)
+    absent = size - sum(1 for r in present if r < size)  # counted first: a damaged line may claim any size
     if absent:
-        yield f"rank {and_more([str(r) for r in absent], 6)} of {name}"
+        first = ", ".join(str(r) for r in islice((r for r in range(size) if r not in present), 6))
+        yield f"rank {first}{f' and {absent - 6} more' if absent > 6 else ''} of {name}"
     if max(present, default=0) >= size:
         yield f"agreement on the ranks of {name}"
     hosts = {m.host for m in communicator.members if m.host}
@@ -212,7 +239,21 @@ class _Counted:
     missing: tuple[str, ...] = ()
 
 
-def _judge_counters(counters: tuple[Mapping[str, Any], ...], expected: Expected) -> _Counted:
+def _claimed(payload: PayloadEvents | None) -> int:
+    """Bytes that each node must have sent and received for the rows that the payload printed; 0 if they imply none.
+
+    A reduction over two or more nodes takes every byte of the buffer into each node and out of it, iteration by
+    iteration, whatever the algorithm; a warm-up comes on top.
+    """
+    counts = [(row.get("size_bytes"), row.get("iters")) for row in payload.rows] if payload else []
+    return 2 * sum(size * iters for size, iters in counts if _is_count(size) and _is_count(iters))
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
+
+
+def _judge_counters(counters: tuple[Mapping[str, Any], ...], expected: Expected, claimed: int) -> _Counted:
     """Bytes moved between `before` and `after` on every node: RDMA devices against Ethernet interfaces."""
     nodes = sorted({str(c.get("node")) for c in counters})
     findings: list[Finding] = []
@@ -229,7 +270,7 @@ def _judge_counters(counters: tuple[Mapping[str, Any], ...], expected: Expected)
             missing.append(f"counters of {node} that can be compared")
             continue
         rdma, ethernet = (found.total("bytes") for found in shown.values())
-        findings += _judge_node(node, rdma, ethernet)
+        findings += _judge_node(node, rdma, ethernet, claimed)
         if rdma is None and (ethernet or 0) > CHATTER_BYTES:
             missing.append(f"RDMA counters of {node}, where {(ethernet or 0) / 1e9:.1f} GB went over Ethernet")
     if nodes and expected.nodes is not None and len(nodes) != expected.nodes:
@@ -249,7 +290,7 @@ def _no_evidence(node: str, kind: str, wrong: str) -> Finding:
     )
 
 
-def _judge_node(node: str, rdma: float | None, ethernet: float | None) -> list[Finding]:
+def _judge_node(node: str, rdma: float | None, ethernet: float | None, claimed: int) -> list[Finding]:
     if rdma is None or ethernet is None:
         # A pod may not see the host's devices; then the log has to carry the proof alone.
         return [
@@ -274,13 +315,14 @@ def _judge_node(node: str, rdma: float | None, ethernet: float | None) -> list[F
                 remedy="The job runs over TCP on this node, whatever its log says; look at its rank's NET lines",
             )
         ]
-    if rdma == 0:
+    if rdma == 0 or rdma < MOVED_SHARE * claimed:
         return [
             Finding(
                 level=Level.WARN,
                 code="rdma-counters-still",
                 object=f"node {node}",
-                observed="no byte moved on any RDMA device",
+                observed=f"{rdma / 1e9:.3g} GB moved on the RDMA devices",
+                expected=f"about {claimed / 1e9:.3g} GB, which the measured rows imply" if claimed else "some",
                 remedy="The counters may belong to other devices than the job's; read them on the node",
             )
         ]
@@ -292,7 +334,7 @@ def _contradictions(transport: Transport, counted: tuple[Finding, ...]) -> tuple
     if transport.rdma and "bytes-on-ethernet" in codes:
         observed = f"the log says {transport.name}, the counters say Ethernet"
     elif transport.rdma and "rdma-counters-still" in codes:
-        observed = f"the log says {transport.name}, but no RDMA counter moved"
+        observed = f"the log says {transport.name}, but the RDMA counters hardly moved"
     else:
         return ()
     return (

@@ -21,6 +21,7 @@ class Job:
     channels: int = 4
     rounds: int = 1
     nics: int = 16
+    devices: int = 8  # of NCCL, which rings take in turn
     socket_ranks: frozenset[int] = frozenset()
     plain_ranks: frozenset[int] = frozenset()
     bad_rounds: frozenset[int] | None = None
@@ -173,8 +174,8 @@ def _connect(job: Job, rank: int, round_: int) -> Iterator[str]:
         f"{job.channels} coll channels, 0 collnet channels, 0 nvls channels, 8 p2p channels, 2 p2p channels per peer"
     )
     yield info(_comm(job, rank, round_, "init") + " - Init COMPLETE")
-    via = f"via NET/{network}/{local % 2}{gdr}"
     for channel in range(job.channels):
+        via = f"via NET/{network}/{channel % job.devices}{gdr}"
         following, before = (rank + 1) % job.ranks, (rank - 1) % job.ranks
         word = f"Channel {channel:02d}/0" if job.numbers >= (2, 14) else f"Channel {channel:02d}"
         if edge and local == 0:

@@ -374,6 +374,21 @@ VARIANTS = (
         info(EFA) + info("NET/OFI Selected Provider is tcp", host="node-b", pid=12),
         {"verdict": "degraded", "cause": "mixed-transport"},
     ),
+    Variant(
+        "libfabric-over-a-subnet",
+        two("NET/OFI Selected provider is tcp, fabric is 172.31.0.0/20 (found 2 nics)", "Using network Libfabric"),
+        {"transport": "libfabric-tcp", "fallback": True, "verdict": "degraded", "cause": "libfabric-over-tcp"},
+    ),
+    Variant(
+        "sockets-initialised-beside-a-plugin",
+        info("NET/OFI Initializing aws-ofi-nccl 1.17.1", "NET/Socket : Using [0]eth0:10.0.0.1<0>"),
+        {"transport": None, "fallback": False, "verdict": "undetermined", "cause": None},
+    ),
+    Variant(
+        "forced-by-environment-in-capitals",
+        two("NCCL_NET set by environment to SOCKET.", "Using network Socket"),
+        FALLEN | {"cause": "disabled-by-environment"},
+    ),
     # what ends a job
     Variant(
         "completion-error",

@@ -12,8 +12,8 @@ from infra.probes.readers.nccl_state import ChannelLine
 
 K = TypeVar("K", bound=Hashable)
 _CHANNEL = re.compile(
-    rb"(?:(\d+)(?:/\d+)? : |^|\s)(\d+)(?:\[[0-9a-fA-F]+\])? -> (\d+)(?:\[[0-9a-fA-F]+\])?"
-    rb"(?: \[(send|receive)\])? via NET/([^/\n]{1,40})/(\d+)((?:/[\w=]+|\([^()\n]*\))*)"
+    rb"(?:(\d{1,9})(?:/\d+)? : |^|\s)(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
+    rb"(?: \[(send|receive)\])? via NET/([^/\n]{1,40})/(\d{1,9})((?:/[\w=]+|\([^()\n]*\))*)"
     rb"(?: comm 0x[0-9a-fA-F]+ nRanks \d+)?[\s|]*$"  # RCCL and NCCLs derived from it name the communicator
 )
 

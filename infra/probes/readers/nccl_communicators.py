@@ -11,10 +11,10 @@ from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState,
 # ncclCommInitRank comm 0x… rank 3 nranks 16 cudaDev 3 … commId 0x… - Init START, and its short forms back to 2.4;
 # comm 0x… rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0 from 2.21 on.
 COMM = re.compile(
-    rb"(?:\[Rank \d+\] )?(?:nccl\w+ )?comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)"
-    rb"(?: nNodes (\d+) localRanks \d+ localRank \d+(?: MNNVL (\d+))?)?(.*)"
+    rb"(?:\[Rank \d+\] )?(?:nccl\w+ )?comm (0x[0-9a-fA-F]+) rank (\d{1,9}) n[rR]anks (\d{1,9})(?=\s|$)"
+    rb"(?: nNodes (\d{1,9}) localRanks \d+ localRank \d+(?: MNNVL (\d{1,9}))?)?(.*)"
 )
-_PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)")
+_PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)(?: (splitCount \d+ color -?\d+))?")
 PER_COMMUNICATOR = (2, 14)  # before, the network is chosen once per process, not per communicator
 
 
@@ -29,6 +29,7 @@ class CommLine:
     mnnvl: int | None
     key: bytes
     parent: bytes
+    split: bytes  # the parent's how-manieth split and the color: the same for all ranks of the new one
     ended: bool
     complete: bool
 
@@ -49,6 +50,7 @@ def parse_comm(text: bytes) -> CommLine | None:
         int(mnnvl) if mnnvl else None,
         rest[at + 7 :].split(b" ", 1)[0] if at >= 0 else b"",
         parent[1] if parent else b"",
+        (parent[2] or b"") if parent else b"",
         rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE")),
         rest.endswith(b"COMPLETE"),
     )
@@ -65,6 +67,9 @@ class Communicators:
     def hear(self, line: CommLine, thread: ThreadState | None) -> None:
         """Take one `comm` line."""
         if thread is None:
+            return
+        if line.nranks > MAX_MEMBERS:
+            self.overflow = True
             return
         state = self._state(line, thread.rank)
         if state is None:
@@ -90,8 +95,10 @@ class Communicators:
             member.complete = True
 
     def _state(self, line: CommLine, rank: RankState) -> CommState | None:
-        """The communicator of a line: by commId where printed, else by the process's own count of communicators."""
-        key = line.key or rank.pointers.get(line.pointer, b"")
+        """The communicator of a line: by commId or its split where printed, else by the process's own count of them."""
+        parent = rank.pointers.get(line.parent) if line.split else None
+        split = parent + b" " + line.split if parent else b""
+        key = line.key or split or rank.pointers.get(line.pointer, b"")
         if not key:
             if line.ended:
                 return None
@@ -120,7 +127,7 @@ class Communicators:
     def _of_parent(self, parent: bytes, thread: ThreadState) -> str:
         """A split communicator uses its parent's network."""
         key = thread.rank.pointers.get(parent) if parent else None
-        if key is None:
+        if key is None or key not in self.states:
             return ""
         return next((m.network for m in self.states[key].members.values() if m.state is thread.rank), "")
 

@@ -41,7 +41,10 @@ _BARE = re.compile(
     rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?(?:INFO: Function: \w+ Line: \d+: )?"
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
-_OUTSIDE = re.compile(rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*")
+_OUTSIDE = re.compile(
+    rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
+    rb"(?:RuntimeError|AcceleratorError|DistBackendError|OutOfMemoryError): [^\n]*"
+)
 
 
 class NcclLogReader:
@@ -191,7 +194,7 @@ class NcclLogReader:
         """`NCCL version …` stands alone; `NCCL failure` and `NCCL error` come from programs above NCCL."""
         if text.startswith(b"NCCL version "):
             self.said.hear(text, None)
-        elif text.startswith((b"NCCL failure", b"NCCL error")):
+        elif text.startswith((b"NCCL failure", b"NCCL error", b"NCCL Error")):
             self._note(classify((head + text).decode("utf-8", "replace").strip(), time=line_time(head)))
 
     def _thread(self, head: bytes) -> ThreadState | None:
@@ -283,7 +286,7 @@ class NcclLogReader:
         if warning.code == "other":
             return
         self.found += 1
-        if warning.fatal:
+        if warning.fatal or warning.code == "gpu-xid":
             self._note(warning)
         else:
             self.said.hint(warning.code, text)
@@ -292,8 +295,9 @@ class NcclLogReader:
         self.warning_count += 1
         if not warning.fatal and warning.code != "other":
             self.said.hint(warning.code, warning.text)
-        if len(self.warnings) < _WARNINGS or (warning.fatal and not any(w.fatal for w in self.warnings)):
-            self.warnings.append(warning)
+        kind = (warning.fatal, "harmless" in warning.facts)
+        if len(self.warnings) < _WARNINGS or not any((w.fatal, "harmless" in w.facts) == kind for w in self.warnings):
+            self.warnings.append(warning)  # however many there are, one of each kind is kept
 
     def reading(self) -> NcclLog:
         """What was said, frozen."""

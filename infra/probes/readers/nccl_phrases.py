@@ -16,7 +16,7 @@ from infra.probes.readers.nccl_state import RankState
 INTERESTING = re.compile(
     rb"NCCL (?:INFO (?:((?:\[Rank \d+\] )?(?:comm 0x|ncclComm))|(Using |NET/|NET : |Connected all rings|GPU Direct|"
     rb"Assigned|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|"
-    rb"(?:version |failure|error))"
+    rb"(?:version |failure|[Ee]rror))"
 )
 COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3
 # The first two bytes of these messages, and of "12 coll channels".
@@ -51,8 +51,8 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
     b"NET": (
         _p(
             "provider",
-            rb"NET/OFI Selected [Pp]rovider is (?P<name>[\w;\-]+)(?:, fabric is (?P<fabric>[\w\-:.]+))?"
-            rb"(?: \(found (?P<nics>\d+) nics?\))?\.?$",
+            rb"NET/OFI Selected [Pp]rovider is (?P<name>[\w;\-]+)(?:, fabric is (?P<fabric>[\w\-:./]+))?"
+            rb"(?: \(found (?P<nics>\d{1,9}) nics?\))?\.?$",
         ),
         _p(
             "hcas",
@@ -69,7 +69,7 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
         _p("no-efa-device", rb"NET/OFI .*(?:[Nn]o eligible providers|optimal provider|Only EFA provider is supported)"),
         _p("ofi-init-failed", rb"NET/OFI .*(?:initialization failed|[Ff]ailed to initialize|Failing init)"),
         _p("gdr-disabled-on-instance", rb"NET/OFI .*GDR disabled on GDR-supported"),
-        _p("speed", rb"NET/IB ?: Made virtual device \[\d+\] name=\S+ speed=(?P<name>\d+)"),
+        _p("speed", rb"NET/IB ?: Made virtual device \[\d+\] name=\S+ speed=(?P<name>\d{1,9})\b"),
         _p("plugin-loaded", rb"NET/Plugin ?: Loaded net plugin (?P<name>.+?) \(v\d+\)"),
         _p(
             "plugin-missing",
@@ -241,4 +241,4 @@ class Said:
 
     def _coll(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
         if rank is not None:
-            rank.coll_channels = max(rank.coll_channels or 0, int(match["name"]))
+            rank.coll_channels = max(rank.coll_channels or 0, int(match["name"][:9]))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 # A redacted process id (XXXXX, ****) is accepted; the thread id is missing in redacted and in very old lines.
 HEAD = re.compile(
-    rb"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<pid>\d+|[Xx*]+)(?::(?P<tid>\d+|[Xx*]+))?\s+\[(?P<dev>\d+)\]\s*"
+    rb"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<pid>\d+|[Xx*]+)(?::(?P<tid>\d+|[Xx*]+))?\s+\[(?P<dev>\d{1,9})\]\s*"
 )
 _GLUED = re.compile(rb"^\d\d(?:\.\d+)?Z?(?=[A-Za-z])")  # what is left of a time stamp that stands right before the host
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:(?:\d\d(?:[.,]\d+)?[+-]\d\d:)?$")
-_DEVICE_ONLY = re.compile(rb"(?:^|[\s>|:])\[(?P<dev>\d+)\]\s*$")
+_DEVICE_ONLY = re.compile(rb"(?:^|[\s>|:])\[(?P<dev>\d{1,9})\]\s*$")
 # mpirun --tag-output `[1,4]<stdout>:`, PRRTE `[job,4]<stdout>:`, srun -l `4: `, a launcher's `[155] ` or `4| `
 _RANK = re.compile(
-    rb"^\s*(?:\[\d+,(?P<tag>\d+)\]\s*(?:<std(?:out|err|diag)>)?:?|\[[^\]\s,]+,(?P<prte>\d+)\]<std|(?P<srun>\d+):\s|"
-    rb"\[(?P<bracket>\d+)\]\s+|\[(?:default|rank)(?P<torch>\d+)\]:)"
+    rb"^\s*(?:\[\d+,(?P<tag>\d{1,9})\]\s*(?:<std(?:out|err|diag)>)?:?|\[[^\]\s,]+,(?P<prte>\d{1,9})\]<std|(?P<srun>\d{1,9}):\s|"
+    rb"\[(?P<bracket>\d{1,9})\]\s+|\[(?:default|rank)(?P<torch>\d{1,9})\]:)"
 )
 _TIME = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)")
 
