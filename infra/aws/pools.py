@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,12 +73,15 @@ class EksPools:
         """Fix the size at what it is and switch node repair off; both fight a drain or a measurement."""
         group = self._must_exist(pool.name)
         prior = network.read_prior(group) or network.prior_of(group)
-        size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
-        wanted = {
-            "scalingConfig": {"minSize": size, "maxSize": max(size, 1), "desiredSize": size},
-            "nodeRepairConfig": {"enabled": False},
-        }
-        if network.already(group, wanted):
+
+        def fenced() -> dict[str, Any]:
+            size = self.size(group)
+            return {
+                "scalingConfig": {"minSize": size, "maxSize": max(size, 1), "desiredSize": size},
+                "nodeRepairConfig": {"enabled": False},
+            }
+
+        if network.already(group, fenced()):
             return prior
         if network.read_prior(group) is None:
             # Before the change: a kill in between must not make our own values look like the prior ones.
@@ -87,7 +90,7 @@ class EksPools:
                 self._what(pool.name),
                 {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: network.prior_text(prior)}},
             )
-        self.update(pool.name, wanted)
+        self.update(pool.name, fenced)
         return prior
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
@@ -96,17 +99,20 @@ class EksPools:
         if group is None:
             return
         prior = {**network.prior_of(group), **prior}
-        size = int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
-        wanted = {
-            "scalingConfig": {
-                "minSize": min(int(prior["min"]), size),
-                "maxSize": max(int(prior["max"]), size, 1),
-                "desiredSize": size,
-            },
-            "nodeRepairConfig": {"enabled": bool(prior["repair"])},
-        }
-        if not network.already(group, wanted):
-            self.update(pool.name, wanted)
+
+        def restored() -> dict[str, Any]:
+            size = self.size(group)
+            return {
+                "scalingConfig": {
+                    "minSize": min(int(prior["min"]), size),
+                    "maxSize": max(int(prior["max"]), size, 1),
+                    "desiredSize": size,
+                },
+                "nodeRepairConfig": {"enabled": bool(prior["repair"])},
+            }
+
+        if not network.already(group, restored()):
+            self.update(pool.name, restored)
         if PRIOR in (group.get("tags") or {}):
             self.aws.call(
                 "eks.untag_resource",
@@ -334,12 +340,32 @@ class EksPools:
                 except NotFound:
                     continue
 
-    def update(self, name: str, change: Mapping[str, Any]) -> None:
-        """One config update, followed to its end. EKS runs one at a time: another one is waited for."""
+    def size(self, group: Mapping[str, Any]) -> int:
+        """The group's size as Auto Scaling has it. EKS shows an older one for a while, and sent back it kills nodes."""
+        if group.get("status") == "CREATING":  # nothing changes its size yet
+            return int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
+        return sum(int(scaling.get("DesiredCapacity") or 0) for scaling in self.scaling_groups(group))
+
+    def scaling_groups(self, group: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The Auto Scaling groups behind a node group. Unreachable: not all of them can be read."""
+        what = self._what(str(group["nodegroupName"]))
+        names = [g["name"] for g in (group.get("resources") or {}).get("autoScalingGroups") or ()]
+        verb, body = "autoscaling.describe_auto_scaling_groups", {"AutoScalingGroupNames": names}
+        found = list(self.aws.pages(verb, what, "AutoScalingGroups", body)) if names else []
+        if not names or {g["AutoScalingGroupName"] for g in found} != set(names):
+            raise Unreachable(what, f"its Auto Scaling groups {names} cannot all be read", remedy="run again")
+        return found
+
+    def update(self, name: str, change: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+        """One config update, followed to its end. EKS runs one at a time: another one is waited for.
+
+        `change`: or what gives it, asked anew before each request, where it depends on what may change meanwhile.
+        """
         what = self._what(name)
-        body = {"clusterName": self.cluster, "nodegroupName": name, **change}
         limit = self.clock.now().timestamp() + UPDATE_SECONDS
         while True:
+            asked = change() if callable(change) else change
+            body = {"clusterName": self.cluster, "nodegroupName": name, **asked}
             try:
                 update = self.aws.call("eks.update_nodegroup_config", what, body)["update"]
                 break

@@ -77,15 +77,7 @@ class EksSlices:
             if must:
                 raise NotFound(what, "does not exist")
             return []
-        names = [g["name"] for g in (described.get("resources") or {}).get("autoScalingGroups") or ()]
-        found = list(
-            self.pools.aws.pages(
-                "autoscaling.describe_auto_scaling_groups", what, "AutoScalingGroups", {"AutoScalingGroupNames": names}
-            )
-        ) if names else []  # fmt: skip
-        if not names or {g["AutoScalingGroupName"] for g in found} != set(names):
-            raise Unreachable(what, f"its Auto Scaling groups {names} cannot all be read", remedy="run again")
-        return found
+        return self.pools.scaling_groups(described)
 
     def _terminate(self, provider_id: str) -> None:
         what = f"instance {provider_id.rpartition('/')[2]}"

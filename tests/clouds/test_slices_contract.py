@@ -116,3 +116,24 @@ def test_a_pool_that_does_not_exist_has_no_machines(shared: Any, cloud: str) -> 
     asked: list[str] = []
     connect.slices(here.pools).give_up(here.target, ["aws:///us-east-2a/i-0", "gce://p/z/n"], asked.extend)
     assert asked == []
+
+
+def test_a_group_that_has_grown_unseen_by_eks_loses_no_node_when_it_is_fenced_or_unfenced(world: Any) -> None:
+    """EKS shows an older size for a while; sent back, it kills machines that nobody named, budgets or not."""
+    here = world("eks")
+    groups = here.running.servers[0].groups
+    own = groups.groups[here.source.name]
+    groups.scaling.resize(own, 5)  # as the cluster autoscaler does
+    settle(here)
+    assert here.pools.find(here.source).nodes == 3, "EKS does not show it yet"
+    before = dict(connect.slices(here.pools).instances(here.source))
+    assert len(before) == 5
+
+    prior = here.pools.fence_for_run(here.source, "run-1")
+    assert connect.slices(here.pools).instances(here.source) == before
+    own["scalingConfig"]["desiredSize"] = 3
+    here.pools.unfence(here.source, prior)
+    settle(here)
+
+    assert connect.slices(here.pools).instances(here.source) == before
+    assert here.registry.left == []
