@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.clock import Clock, SystemClock, rfc3339_micro
-from infra.errors import Conflict, PoolshiftError, Refused
-from infra.kube.api import Kube
+from infra.errors import Conflict, NotFound, PoolshiftError, Refused
+from infra.kube.api import OUTAGE_SECONDS, Kube
 from infra.model.record import MANAGED_BY, RUN
 
 DURATION = 15  # seconds; client-go's default for leader election
 RENEW_EVERY = 5.0
+PATIENCE = 4.0  # seconds for one request of a renewal, which takes two: a dead connection must not outlast the lease
+AWAY = OUTAGE_SECONDS  # wall-clock seconds for which it may have expired without anybody having taken it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +82,40 @@ class Held:
 
     name: str
     holder: Holder
-    lost: str = ""
+    taken: str = ""
+    renewed: float = field(default_factory=time.monotonic)
+    """When the renewal that the server confirmed last was sent, by `time.monotonic`: it cannot have expired sooner."""
     stop: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def age(self) -> float:
+        """Wall-clock seconds since the renewal that was confirmed last."""
+        return time.monotonic() - self.renewed
+
+    def lost(self) -> str:
+        """Why it is no longer ours, or "": somebody has taken it, or nobody could renew it.
+
+        While it may have expired this waits, so that nothing is written meanwhile: for the next renewal, at most as
+        long as a server that is away is waited for (`AWAY`).
+        """
+        while not self.taken and DURATION < self.age <= DURATION + AWAY and not self.stop.is_set():
+            SystemClock().sleep(0.1)
+        if self.taken or self.age <= DURATION or self.stop.is_set():
+            return self.taken
+        return f"not renewed for {self.age:.0f} s"
+
     def check(self) -> None:
-        """Raise Refused when somebody else took the lease: the caller must not write any more."""
-        if self.lost:
-            raise Refused(f"lease {self.name}", self.lost, remedy="see who runs now: poolshift status, then run again")
+        """Raise Refused when it is lost: the caller must not write any more."""
+        if why := self.lost():
+            raise Refused(f"lease {self.name}", why, remedy="see who runs now: poolshift status, then run again")
 
 
 _HERE: list[Held] = []  # of this process, so that work in any thread can see that it must stop
 
 
 def lost() -> str:
-    """Why this process must not write any more, or "": one of its leases is no longer its own."""
-    return next((lease.lost for lease in _HERE if lease.lost), "")
+    """Why this process must not write any more, or "": one of its leases is no longer its own. See `Held.lost`."""
+    return next((why for lease in _HERE if (why := lease.lost())), "")
 
 
 def _path(kube: Kube, name: str = "") -> str:
@@ -201,31 +222,37 @@ def _lease(name: str, namespace: str, holder: Holder, run: str) -> dict[str, Any
 
 
 def _renew(kube: Kube, lease: Held) -> None:
-    """Renew until told to stop. Reports, in `lease.lost`, when somebody else has taken over."""
-    renewed = time.monotonic()
-    while not lease.stop.wait(RENEW_EVERY):
-        if time.monotonic() - renewed > DURATION:
-            # Cut off or stopped for so long that another may have taken over: no more writes under it.
-            lease.lost = f"not renewed for {time.monotonic() - renewed:.0f} s"
-            return
+    """Renew until told to stop, or until it is lost: no more writes under it.
+
+    `Held.lost` goes by the age of the last renewal, so it shows whatever this thread hangs in. No answer is waited for
+    longer than leaves time for another try before the lease expires.
+    """
+    while not lease.stop.wait(RENEW_EVERY) and not lease.taken and lease.age <= DURATION + AWAY:
         try:
-            current = kube.request("GET", _path(kube, lease.name))
+            current = kube.request("GET", _path(kube, lease.name), timeout=PATIENCE, retry=False)
             identity = (current.get("spec") or {}).get("holderIdentity")
             if identity != str(lease.holder):
-                lease.lost = f"taken over by {identity}"
+                lease.taken = f"taken over by {identity}"
                 return
+            sent = time.monotonic()
             current["spec"]["renewTime"] = rfc3339_micro(SystemClock().now())
-            kube.request("PUT", _path(kube, lease.name), body=current, retry=False)
-            renewed = time.monotonic()
+            kube.request("PUT", _path(kube, lease.name), body=current, timeout=PATIENCE, retry=False)
+            lease.renewed = sent
+        except NotFound:
+            lease.taken = "deleted by somebody"
+            return
         except PoolshiftError:
             continue  # the next round tries again; a taker-over shows in holderIdentity
 
 
 def release(kube: Kube, lease: Held) -> None:
     """Give the lease back if it is still ours. Failure is harmless: it expires."""
+    path = _path(kube, lease.name)
     try:
-        current = kube.get(_path(kube, lease.name))
-        if current and (current.get("spec") or {}).get("holderIdentity") == str(lease.holder):
-            kube.delete(_path(kube, lease.name), uid=current["metadata"]["uid"])
+        current = kube.request("GET", path, timeout=PATIENCE, retry=False)
+        if (current.get("spec") or {}).get("holderIdentity") == str(lease.holder):
+            options = {"apiVersion": "v1", "kind": "DeleteOptions"}
+            body = {**options, "preconditions": {"uid": current["metadata"]["uid"]}}
+            kube.request("DELETE", path, body=body, timeout=PATIENCE, retry=False)
     except PoolshiftError:
         return

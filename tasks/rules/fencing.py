@@ -75,8 +75,12 @@ def guard_patch(node: Raw, run: str) -> dict[str, Any] | None:
 def cordon_patch(node: Raw, run: str) -> dict[str, Any] | None:
     """Unschedulable and out of the load balancers. None when it is so and the memory of it is stored."""
     prior = prior_of(node, run)
-    patch = _marks(node, run, prior, labels={EXCLUDE_FROM_LB: "true"}, more={"cordoned": True})
-    if not (node.get("spec") or {}).get("unschedulable"):
+    more: dict[str, Any] = {"cordoned": True}
+    unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
+    if unschedulable and not (prior or {}).get("cordoned"):
+        more["unschedulable"] = True  # cordoned by somebody since our first mark: that cordon is theirs
+    patch = _marks(node, run, prior, labels={EXCLUDE_FROM_LB: "true"}, more=more)
+    if not unschedulable:
         patch = patch or {}
         patch["spec"] = {"unschedulable": True}
     return patch

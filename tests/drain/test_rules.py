@@ -266,6 +266,22 @@ class TestFence:
         assert after["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/scale-down-disabled"] == "by-hand"
         assert [t["key"] for t in after["spec"]["taints"]] == ["t", "later"]
 
+    def test_a_cordon_of_somebody_else_stays_when_it_came_before_ours_whenever_that_was(self):
+        fenced = self.apply(NODE, fence_patch(NODE, "r1"))
+        theirs = self.apply(fenced, {"spec": {"unschedulable": True}})
+        raw = self.apply(theirs, cordon_patch(theirs, "r1"))
+        assert cordon_patch(raw, "r1") is None
+        after = self.apply(raw, restore_patch(raw, "r1"))
+        assert after == {**NODE, "spec": {**NODE["spec"], "unschedulable": True}}
+
+    def test_our_own_cordon_is_taken_off_however_often_it_was_put_back(self):
+        raw = self.apply(NODE, fence_patch(NODE, "r1"))
+        for _ in range(2):
+            raw = self.apply(raw, cordon_patch(raw, "r1"))
+            raw = self.apply(raw, {"spec": {"unschedulable": None}})  # somebody takes it off
+        raw = self.apply(raw, cordon_patch(raw, "r1"))
+        assert self.apply(raw, restore_patch(raw, "r1")) == NODE
+
     def test_a_node_of_another_run_is_refused_by_name(self):
         raw = self.apply(NODE, fence_patch(NODE, "r1"))
         with pytest.raises(Refused, match="run r1"):
