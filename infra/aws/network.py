@@ -169,8 +169,9 @@ def prior_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prior_text(prior: Mapping[str, Any]) -> str:
-    """In the characters that an AWS tag allows: "min=0 max=4 repair=1"."""
-    return f"min={prior['min']} max={prior['max']} repair={int(prior['repair'])}"
+    """In the characters that an AWS tag allows: "min=0 max=4 repair=1 rebalance=0"."""
+    size = f"min={prior['min']} max={prior['max']}"
+    return f"{size} repair={int(prior['repair'])} rebalance={int(prior.get('rebalance', False))}"
 
 
 def read_prior(group: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -178,7 +179,8 @@ def read_prior(group: Mapping[str, Any]) -> dict[str, Any] | None:
     text = (group.get("tags") or {}).get(PRIOR, "")
     try:
         parts = dict(part.split("=") for part in text.split())
-        return {"min": int(parts["min"]), "max": int(parts["max"]), "repair": parts["repair"] == "1"}
+        flags = {key: parts.get(key, "0") == "1" for key in ("repair", "rebalance")}
+        return {"min": int(parts["min"]), "max": int(parts["max"]), **flags}
     except (ValueError, KeyError):
         return None
 

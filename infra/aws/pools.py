@@ -18,6 +18,7 @@ from infra.model.survey import ClusterFacts, Machine, Survey
 
 UPDATE_SECONDS = 300.0  # a config update takes seconds; longer means that another one holds the group
 POLL_SECONDS = 5.0
+BALANCE = "AZRebalance"
 
 
 @dataclass
@@ -70,9 +71,15 @@ class EksPools:
         return existing
 
     def fence_for_run(self, pool: Any, run: str) -> Mapping[str, Any]:
-        """Fix the size at what it is and switch node repair off; both fight a drain or a measurement."""
+        """Fix the size at what it is, switch node repair off, and suspend AZRebalance.
+
+        All three fight a drain or a measurement: AZRebalance ends an instance of one zone, busy or not, once another
+        zone has fewer, as it has when machines go by name.
+        """
         group = self._must_exist(pool.name)
-        prior = network.read_prior(group) or network.prior_of(group)
+        noted, balancing = network.read_prior(group), self._balancing(group)
+        prior = {**(noted or network.prior_of(group))}
+        prior["rebalance"] = bool(prior.get("rebalance")) or bool(balancing)
 
         def fenced() -> dict[str, Any]:
             size = self.size(group)
@@ -81,20 +88,24 @@ class EksPools:
                 "nodeRepairConfig": {"enabled": False},
             }
 
-        if network.already(group, fenced()):
+        settled = network.already(group, fenced())
+        if settled and not balancing:
             return prior
-        if network.read_prior(group) is None:
+        if noted != prior:
             # Before the change: a kill in between must not make our own values look like the prior ones.
             self.aws.call(
                 "eks.tag_resource",
                 self._what(pool.name),
                 {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: network.prior_text(prior)}},
             )
-        self.update(pool.name, fenced)
+        for name in balancing:
+            self._processes("autoscaling.suspend_processes", name)
+        if not settled:
+            self.update(pool.name, fenced)
         return prior
 
     def unfence(self, pool: Any, prior: Mapping[str, Any]) -> None:
-        """Bounds and repair as they were, then the tag that said so away. An absent group is success."""
+        """Bounds, repair and rebalancing as they were, then the tag that said so away. An absent group is success."""
         group = self.describe(pool.name)
         if group is None:
             return
@@ -113,6 +124,9 @@ class EksPools:
 
         if not network.already(group, restored()):
             self.update(pool.name, restored)
+        if prior.get("rebalance") or (network.read_prior(group) or {}).get("rebalance"):
+            for scaling in self.scaling_groups(group):
+                self._processes("autoscaling.resume_processes", str(scaling["AutoScalingGroupName"]))
         if PRIOR in (group.get("tags") or {}):
             self.aws.call(
                 "eks.untag_resource",
@@ -355,6 +369,21 @@ class EksPools:
         if not names or {g["AutoScalingGroupName"] for g in found} != set(names):
             raise Unreachable(what, f"its Auto Scaling groups {names} cannot all be read", remedy="run again")
         return found
+
+    def _balancing(self, group: Mapping[str, Any]) -> list[str]:
+        """Auto Scaling groups over several zones in which AZRebalance runs."""
+        if group.get("status") == "CREATING":
+            return []
+        return [
+            str(scaling["AutoScalingGroupName"])
+            for scaling in self.scaling_groups(group)
+            if len(scaling.get("AvailabilityZones") or ()) > 1
+            and not any(each.get("ProcessName") == BALANCE for each in scaling.get("SuspendedProcesses") or ())
+        ]
+
+    def _processes(self, verb: str, name: str) -> None:
+        body = {"AutoScalingGroupName": name, "ScalingProcesses": [BALANCE]}
+        self.aws.call(verb, f"Auto Scaling group {name}", body)
 
     def update(self, name: str, change: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """One config update, followed to its end. EKS runs one at a time: another one is waited for.

@@ -9,6 +9,8 @@ import pytest
 
 from infra import connect
 from infra.errors import Refused
+from infra.sandbox.clouds import names
+from infra.sandbox.clouds.scaling import scaling_group
 
 CLOUDS = ("eks", "gke")
 LATER = 400.0
@@ -137,3 +139,36 @@ def test_a_group_that_has_grown_unseen_by_eks_loses_no_node_when_it_is_fenced_or
 
     assert connect.slices(here.pools).instances(here.source) == before
     assert here.registry.left == []
+
+
+def test_a_machine_that_goes_from_one_of_several_zones_takes_no_other_with_it(world: Any) -> None:
+    """AZRebalance would end one of the fuller zone, busy or not."""
+    here = world("eks")
+    groups = here.running.servers[0].groups
+    own = groups.groups[here.source.name]
+    own["subnets"] = [names.SUBNET, names.OTHER_SUBNET]
+    slices = connect.slices(here.pools)
+    before = sorted(slices.instances(here.source))
+    assert len({name.split("/")[3] for name in before}) == 2
+    alone = next(n for n in before if sum(n.split("/")[3] == o.split("/")[3] for o in before) == 1)
+
+    prior = here.pools.fence_for_run(here.source, "run-1")
+    assert here.pools.fence_for_run(here.source, "run-1") == prior
+    slices.give_up(here.source, [alone], lambda asked: None)
+    settle(here)
+    assert sorted(slices.instances(here.source)) == [name for name in before if name != alone]
+
+    here.pools.unfence(here.source, prior)
+    assert groups.scaling.suspended[scaling_group(own)] == set()
+
+
+def test_a_group_whose_rebalancing_its_owner_suspended_stays_so(world: Any) -> None:
+    here = world("eks")
+    groups = here.running.servers[0].groups
+    own = groups.groups[here.source.name]
+    own["subnets"] = [names.SUBNET, names.OTHER_SUBNET]
+    groups.scaling.suspended[scaling_group(own)] = {"AZRebalance"}
+
+    here.pools.unfence(here.source, here.pools.fence_for_run(here.source, "run-1"))
+
+    assert groups.scaling.suspended[scaling_group(own)] == {"AZRebalance"}

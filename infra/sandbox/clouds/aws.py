@@ -226,6 +226,8 @@ class SimulatedAws:
         self._put(AutoScalingResponse, "describe_scaling_activities", self._result(answers.scaling_activities))
         self._put(AutoScalingResponse, "describe_auto_scaling_groups", self._result(answers.scaling_groups))
         self._put(AutoScalingResponse, "terminate_instance_in_auto_scaling_group", self._result(answers.terminate))
+        self._put(AutoScalingResponse, "suspend_processes", self._result(answers.suspend))
+        self._put(AutoScalingResponse, "resume_processes", self._result(answers.resume))
         self._put(FSxResponse, "describe_file_systems", self._json(answers.file_systems))
         self._put(ServiceQuotasResponse, "get_service_quota", self._json(answers.quota))
         for path in ("updates/(?P<updateId>[^/]+)$", "addons$", "addons/(?P<addonName>[^/]+)$"):

@@ -138,6 +138,20 @@ def terminate(aws: SimulatedAws, response: Any) -> Any:
         raise ValidationError(str(refusal)) from refusal
 
 
+def suspend(aws: SimulatedAws, response: Any) -> Any:
+    """SuspendProcesses."""
+    named = response._get_param("ScalingProcesses")
+    aws.groups.scaling.suspended.setdefault(response._get_param("AutoScalingGroupName"), set()).update(named)
+    return {}
+
+
+def resume(aws: SimulatedAws, response: Any) -> Any:
+    """ResumeProcesses."""
+    named = response._get_param("ScalingProcesses")
+    aws.groups.scaling.suspended.get(response._get_param("AutoScalingGroupName"), set()).difference_update(named)
+    return {}
+
+
 def file_systems(aws: SimulatedAws, body: Mapping[str, Any]) -> Any:
     """DescribeFileSystems."""
     from moto.fsx.exceptions import FileSystemNotFound

@@ -311,6 +311,7 @@ class NodeGroups:
         with self.lock:
             if machine.name not in self.machines[group["nodegroupName"]]:
                 self.machines[group["nodegroupName"]].append(machine.name)
+            self.scaling.placed[machine.name] = machine.zone
             self._activity(group, "Successful", "Launching a new EC2 instance", "")
 
     def _launch_failed(self, group: Mapping[str, Any], *, reserved: bool) -> None:

@@ -1,7 +1,8 @@
 """The Auto Scaling groups behind simulated node groups: sizes, instances, and who goes when one becomes smaller.
 
 A smaller desired size kills machines that Auto Scaling chooses (here: the first ones, busy or not); a termination by
-name kills that one. EKS shows the new desired size only a while later, as its API reference warns.
+name kills that one. Over several zones AZRebalance then ends another, until as many are in each. EKS shows the new
+desired size only a while later, as its API reference warns.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class ScalingGroups:
         self.desired: dict[str, int] = {}
         self.launched: dict[str, int] = {}
         self.going: set[str] = set()
+        self.suspended: dict[str, set[str]] = {}  # processes of a group that are
+        self.placed: dict[str, str] = {}  # machine to zone, where a group has several
 
     def adopt(self, group: dict[str, Any]) -> None:
         """A node group has come into being with its first size."""
@@ -63,6 +66,7 @@ class ScalingGroups:
                 self.desired[pool] -= 1
                 self.groups.timeline.after(STALE_SECONDS, lambda: self._show(group))
             self._end(pool, machine)
+            self._balance(group)
             if not decrement:
                 self._launch(group, 1)
             return {"ActivityId": f"terminate-{instance}", "StatusCode": "InProgress", "Progress": 0}
@@ -95,6 +99,27 @@ class ScalingGroups:
                 self.groups.machines[pool].remove(machine)
                 self.groups.capacity.ended(pool, self.groups.timeline.after)
 
+    def _zones(self, group: dict[str, Any]) -> dict[str, str]:
+        """The zone of each machine; those that were there first are in each zone in turn."""
+        zones = [self.groups.subnet_zone(subnet) for subnet in group["subnets"]]
+        pool = str(group["nodegroupName"])
+        for machine in self.groups.machines[pool]:
+            self.placed.setdefault(machine, zones[len(self.placed) % len(zones)])
+        return {machine: self.placed[machine] for machine in self.groups.machines[pool]}
+
+    def _balance(self, group: dict[str, Any]) -> None:
+        """AZRebalance: where a zone has two fewer than another, one is launched there and one elsewhere ends."""
+        if "AZRebalance" in self.suspended.get(scaling_group(group), ()):
+            return
+        standing: dict[str, list[str]] = {self.groups.subnet_zone(subnet): [] for subnet in group["subnets"]}
+        for machine, zone in self._zones(group).items():
+            if machine not in self.going:
+                standing[zone].append(machine)
+        fullest = max(standing.values(), key=len)
+        if len(fullest) - min(map(len, standing.values())) > 1:
+            self._launch(group, 1)
+            self._end(str(group["nodegroupName"]), fullest[0])
+
     def _show(self, group: dict[str, Any]) -> None:
         with self.groups.lock:
             group["scalingConfig"]["desiredSize"] = self.desired[str(group["nodegroupName"])]
@@ -110,20 +135,24 @@ class ScalingGroups:
 
     def _describe(self, name: str, group: dict[str, Any]) -> dict[str, Any]:
         pool, scaling = str(group["nodegroupName"]), group["scalingConfig"]
-        zone = self.groups.subnet_zone(group["subnets"][0])
+        zones = self._zones(group)
         return {
             "AutoScalingGroupName": name,
             "MinSize": int(scaling["minSize"]),
             "MaxSize": int(scaling["maxSize"]),
             "DesiredCapacity": self.desired[pool],
             "DefaultCooldown": 300,
-            "AvailabilityZones": [zone],
+            "AvailabilityZones": sorted({self.groups.subnet_zone(subnet) for subnet in group["subnets"]}),
+            "SuspendedProcesses": [
+                {"ProcessName": each, "SuspensionReason": "User suspended"}
+                for each in sorted(self.suspended.get(name, ()))
+            ],
             "HealthCheckType": "EC2",
             "CreatedTime": group["createdAt"],
             "Instances": [
                 {
                     "InstanceId": ec2_id(machine),
-                    "AvailabilityZone": zone,
+                    "AvailabilityZone": zones[machine],
                     "LifecycleState": "Terminating:Wait" if machine in self.going else "InService",
                     "HealthStatus": "Healthy",
                     "ProtectedFromScaleIn": False,
