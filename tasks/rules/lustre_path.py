@@ -3,6 +3,7 @@
 A mount that is configured for RDMA and works is no proof: Lustre goes to TCP without an error (aws-parallelcluster
 PR#7572). Configuration is a claim, counters are the proof. Metadata always goes over TCP, so a few messages there are
 no fault.
+Every object server counts: one that is reached over TCP slows each file that has a stripe on it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tasks.rules.wording import and_more
 CHECK = "storage-path"
 BULK = 1 << 20  # bytes that one LNet message carries at most (LNET_MTU), so fewer messages cannot have moved them
 SHARE = 0.5  # of the messages that the bytes need; the rule of the AWS ParallelCluster test
+MOST_TCP = 0.25  # of the RDMA messages: metadata and pings stay far below, bulk of one object server does not
 _RDMA = re.compile(r"^(efa|o2ib|kfi)\d*$")
 
 
@@ -51,9 +53,11 @@ def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, st
     after = [s for s in sights if s.when == "after"]
     if len(before) != 1 or len(after) != 1:
         return Outcome.UNMEASURED, "LNet was not read before and after"
-    connections = {c.rpartition("@")[2] for c in after[0].connections}
-    if connections and not any(_RDMA.match(net) for net in connections):
-        return Outcome.FAIL, f"connected to the object servers over {and_more(sorted(connections), 3)}"
+    servers = after[0].connections  # of object servers only: metadata servers are not among them
+    slow = sorted(c for c in servers if not _RDMA.match(c.rpartition("@")[2]))
+    if slow and len(slow) == len(servers):
+        nets = {c.rpartition("@")[2] for c in slow}
+        return Outcome.FAIL, f"connected to the object servers over {and_more(sorted(nets), 3)}"
     if before[0].nets is None or after[0].nets is None:
         return Outcome.UNMEASURED, "LNet's counters are not visible in the container"
     if not moved:
@@ -65,7 +69,11 @@ def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, st
     rdma = sum(messages for net, messages in delta.items() if _RDMA.match(net))
     other = sum(messages for net, messages in delta.items() if not _RDMA.match(net))
     needed = SHARE * moved / BULK
-    if rdma >= needed and rdma > other:
+    if slow and rdma + other >= needed:
+        outcome = Outcome.FAIL if other > MOST_TCP * rdma else Outcome.UNMEASURED
+        shown = f"{len(slow)} of {len(servers)} object servers are not connected over RDMA ({and_more(slow, 3)})"
+        return outcome, f"{shown}: {rdma} messages over RDMA, {other} over TCP"
+    if rdma >= needed and other <= MOST_TCP * rdma and not slow:
         return Outcome.PASS, f"{rdma} messages over RDMA, {other} over TCP"
     if other > rdma and other >= needed:
         return Outcome.FAIL, f"{other} messages over TCP, {rdma} over RDMA"

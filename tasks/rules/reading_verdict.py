@@ -24,6 +24,15 @@ COLLECTIVES = {
     "reduce_scatter": "reduce-scatter",
     "alltoall": "alltoall",
 }
+_ON_ERROR = (
+    "a run without an error",
+    "Run it again with NCCL_DEBUG=WARN and read the first warning of the rank that ended first",
+)
+_ON_AVERAGE = (
+    "the average is below the limit that the run was given",
+    "at least NCCL_TESTS_MIN_BW",
+    "See at which sizes busbw is low, and try the nodes pair by pair",
+)
 _ROUNDED = 0.01  # figures are printed with two decimals; reduce and all-reduce of three ranks are 0.33 apart
 _WORST_FIRST = ("failed", "invalid", "suspicious", "undetermined", "not-applicable")
 COLLAPSE = 0.5  # a larger size at half the peak or less: something gave up, which no latency explains
@@ -274,15 +283,15 @@ def _multinode(test: BandwidthTest, hosts: int | None, *, independent: bool | No
 def _test_findings(test: BandwidthTest, *, independent: bool | None, corruption: bool | None) -> tuple[Finding, ...]:
     found: list[Finding] = []
     if test.errors or "FAILED" in test.average_status:
-        observed = test.errors[0] if test.errors else "the average is below NCCL_TESTS_MIN_BW"
+        observed, expected, remedy = (test.errors[0][:200], *_ON_ERROR) if test.errors else _ON_AVERAGE
         found.append(
             Finding(
                 level=Level.BLOCK,
                 code="test-failed",
                 object="nccl-tests",
-                observed=observed[:200],
-                expected="a run without an error",
-                remedy="Run it again with NCCL_DEBUG=WARN and read the first warning of the rank that ended first",
+                observed=observed,
+                expected=expected,
+                remedy=remedy,
             )
         )
     if corruption:

@@ -114,6 +114,12 @@ def test_steps_that_are_lost_doubled_or_out_of_order_make_a_run_incomplete(numbe
     assert not steps_of(start(), numbers, [1.0] * len(numbers), complete=True).complete
 
 
+@pytest.mark.parametrize("announced", [10**12, 10**400])
+def test_a_run_that_announces_any_number_of_steps_is_incomplete_at_once(announced):
+    assert not steps_of(start(steps=announced), [2, 3, 4], [1.0] * 3, complete=True).complete
+    assert not steps_of(start(), [2, 3, 4], [10**400] * 3, complete=True).seconds
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 39), st.floats(0.2, 0.9))
 def test_losing_a_step_never_gives_a_pass(lost, limit):

@@ -39,6 +39,24 @@ def test_servers_that_are_connected_over_tcp_fail_without_any_counter():
     assert judged(None, None, ["10.0.0.1@tcp"]).outcome is Outcome.FAIL
 
 
+ONE_ON_TCP = ["10.0.0.1@efa", "10.0.0.2@tcp"]
+
+
+@pytest.mark.parametrize(
+    ("tcp", "outcome"),
+    [(NEEDED // 2, Outcome.FAIL), (3 * NEEDED, Outcome.FAIL), (60, Outcome.UNMEASURED), (0, Outcome.UNMEASURED)],
+)
+def test_one_object_server_on_tcp_never_passes_and_is_named(tcp, outcome):
+    found = judged({"efa": 5, "tcp": 90}, {"efa": 5 + NEEDED, "tcp": 90 + tcp}, ONE_ON_TCP)
+    assert found.outcome is outcome
+    assert "1 of 2 object servers" in found.reason
+    assert "10.0.0.2@tcp" in found.reason
+
+
+def test_half_of_the_messages_over_tcp_is_no_pass_where_no_connection_is_shown():
+    assert judged({"efa": 5, "tcp": 90}, {"efa": 5 + NEEDED, "tcp": 90 + NEEDED // 2}).outcome is Outcome.UNMEASURED
+
+
 @pytest.mark.parametrize(
     "sights",
     [
