@@ -330,6 +330,7 @@ class Emptying:
         return lane.over_it(self.view.budgets.get(job.budget), now, after)
 
     def _force(self, job: Job, lane: Lane, now: datetime) -> None:
+        self.evictor.past_budget(job.pod.key, job.budget)  # into the ledger first: what cannot be told is not done
         lane.force(job.pod, self.view.budgets.get(job.budget), now)
         self.tally.forced.append(job.pod.key)
         self._leaves(job)

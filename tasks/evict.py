@@ -29,8 +29,18 @@ WORKERS = 16
 class Evictor:
     """Empties nodes, any number of times, over one view. Use as a context: its workers end with it."""
 
-    def __init__(self, kube: Kube, view: View, *, rate: float, clock: Clock, workers: int = WORKERS) -> None:
-        self.view, self.clock, self.workers = view, clock, workers
+    def __init__(
+        self,
+        kube: Kube,
+        view: View,
+        *,
+        rate: float,
+        clock: Clock,
+        workers: int = WORKERS,
+        past_budget: Callable[[str, str], None] = lambda pod, budget: None,
+    ) -> None:
+        """`past_budget` is told NAMESPACE/NAME of a pod and its budget before it is deleted past that budget."""
+        self.view, self.clock, self.workers, self.past_budget = view, clock, workers, past_budget
         self._lines = Lines(kube)
         self.tally = Tally()
         self.queues = Queues(rate)

@@ -15,12 +15,14 @@ class Steer:
 
     `paused` and `cancelled` say who wants it and why, "" when nobody does. A pause holds before the next wave; a
     cancellation stops new evictions, lets gangs that are down come up again, and puts the rest back. `barred` is True
-    when this process must not write any more, because another one has taken over.
+    when this process must not write any more, because another one has taken over; while that is not known, it waits.
+    `past_budget` is told NAMESPACE/NAME of a pod and its budget before the pod is deleted past it; raising stops that.
     """
 
     paused: Callable[[], str] = lambda: ""
     cancelled: Callable[[], str] = lambda: ""
     barred: Callable[[], bool] = lambda: False
+    past_budget: Callable[[str, str], None] = lambda pod, budget: None
 
     def ended(self) -> str:
         """Why no new work may begin, or ""."""

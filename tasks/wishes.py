@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,7 @@ from infra.kube import api, leases, records
 from infra.kube.api import Kube
 from infra.model.record import RUN, Step, StepState
 from infra.model.spec import Cluster
+from tasks.facts import say_past_budget
 from tasks.run import Run
 from tasks.steering import Steer
 
@@ -117,7 +119,12 @@ def standing(record: records.RunRecord) -> str:
 def steer(run: Run) -> Steer:
     """As a move asks for it all the time."""
     heard = Heard(kube=run.kube, run=run.name)
-    return Steer(paused=heard.paused, cancelled=heard.cancelled, barred=lambda: bool(leases.lost()))
+    return Steer(
+        paused=heard.paused,
+        cancelled=heard.cancelled,
+        barred=lambda: bool(leases.lost()),
+        past_budget=partial(say_past_budget, run),
+    )
 
 
 def heed(run: Run) -> None:

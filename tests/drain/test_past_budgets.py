@@ -36,7 +36,7 @@ class Stage:
         self.on_node = {"n1": set(self.pods)}
         self.view = self.clock = self.evictor = self
         self.queues, self.tally, self.workers, self.time = Queues(1e9), Tally(), 16, datetime(2026, 11, 30, tzinfo=UTC)
-        self.asked, self.deleted = [], []
+        self.asked, self.deleted, self.told = [], [], []
         hours = timedelta(hours=90)
         self.emptying = Emptying(
             self, frozenset(["n1"]), lambda _: LEAVES,
@@ -57,6 +57,9 @@ class Stage:
 
     def send(self, job, *, past_budget, grace):
         (self.deleted if past_budget else self.asked).append(job)
+
+    def past_budget(self, pod, budget):
+        self.told.append((pod, budget, len(self.deleted)))
 
     def says(self, **more):
         """The budget's status changes."""
@@ -172,3 +175,21 @@ def test_the_deadline_of_an_accepted_pod_counts_from_its_acceptance():
     assert stage.ended() == []
     stage.passes(3 * MINUTE)
     assert stage.ended() == ["stuck-terminating"]
+
+
+def test_a_pod_is_told_with_its_budget_before_it_is_deleted_past_it():
+    stage = Stage(replace(BUDGET, allowed=0), pods=1, delete_after=10 * MINUTE)
+    stage.passes(12 * MINUTE)
+    assert [job.pod.key for job in stage.deleted] == ["d/p00"]
+    assert stage.told == [("d/p00", "d/b", 0)]
+
+
+def test_what_cannot_be_told_is_not_deleted(monkeypatch):
+    def full(pod, budget):
+        raise OSError("no space left on device")
+
+    stage = Stage(replace(BUDGET, allowed=0), pods=1, delete_after=10 * MINUTE)
+    monkeypatch.setattr(stage, "past_budget", full)
+    with pytest.raises(OSError, match="no space"):
+        stage.passes(12 * MINUTE)
+    assert (stage.deleted, stage.tally.forced) == ([], [])
