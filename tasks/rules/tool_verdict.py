@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from infra.fabrics.fabric import Fabric
@@ -19,6 +20,7 @@ _EFA_FIXED_GBPS = 100  # what older EFA drivers give as the rate of any device
 
 def answer_tool(reading: ToolReading, *, fabric: Fabric | None = None) -> Answer:
     """Figures with their units. `pass` only against an expectation: a device that is not listed is never missed."""
+    reading = _of_fabric(reading, fabric)
     findings = _failure(reading) + _doubts(reading) + (_against(reading, fabric) if fabric is not None else ())
     fields = {
         "tool": reading.tool,
@@ -32,6 +34,19 @@ def answer_tool(reading: ToolReading, *, fabric: Fabric | None = None) -> Answer
     if verdict in {"undetermined", "healthy"} and not findings:
         findings = (_reason(reading, fabric),)
     return Answer(fields=fields, verdict=verdict, findings=findings)
+
+
+def _of_fabric(reading: ToolReading, fabric: Fabric | None) -> ToolReading:
+    """The reading without the down ports of devices that stand beside an EFA machine type's own."""
+    if fabric is None or fabric.kind != "efa" or reading.cause != "port-down":
+        return reading
+    own = {port["device"] for port in _own_ports(reading.figures, fabric)}
+    down: list[str] = [name for name in reading.figures["down"] if name.split()[0] in own]
+    beside = [name for name in reading.figures["down"] if name not in down]
+    figures = {**reading.figures, "down": down, "down_beside": beside}
+    if down:
+        return replace(reading, figures=figures)
+    return replace(reading, figures=figures, healthy=True if reading.complete else None, cause=None)
 
 
 def _verdict(reading: ToolReading, findings: tuple[Finding, ...], fabric: Fabric | None) -> str:
@@ -66,7 +81,11 @@ def _observed(reading: ToolReading, cause: str) -> str:
     if states := reading.figures.get("down_states"):
         return f"{reading.tool} shows the port as {' and '.join(states)}"
     said = str(reading.figures.get("error") or "")
-    return _OBSERVED.get(cause) or (f'{reading.tool} says: "{said}"' if said else f"{reading.tool} reports {cause}")
+    if errors := reading.figures.get("errors"):
+        return f"{reading.tool} ends with error {', '.join(str(e) for e in errors)}"
+    if said and reading.tool in _QUOTED:
+        return f'{reading.tool} says: "{said}"'
+    return _OBSERVED.get(cause, f"{reading.tool} reports {cause}")
 
 
 def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
@@ -102,7 +121,9 @@ def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
 
 def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
     """Why a whole answer is not there, and what would give one."""
-    if reading.complete is False:
+    if reading.cause == "tool-missing":
+        observed, remedy = "the tool is not installed: that says nothing about devices", "Run it where it is installed"
+    elif reading.complete is False:
         observed, remedy = "the output is not whole", "Run the tool again and give all that it printed"
     elif fabric is None:
         observed = "figures without anything to compare them with"
@@ -126,7 +147,11 @@ def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
     return "no average whose unit is known", "Run a bandwidth test with --report_gbits"
 
 
+_QUOTED = {"perftest", "ior"}  # whose error is a line of its own words
 _OBSERVED = {
+    "io-error": "an operation failed: its error is in the output",
+    "no-transfer": "no transfer is shown",
+    "no-matching-provider": "libfabric found no device of the provider that was asked for",
     "not-rdma": "the provider is TCP or shared memory: a path is shown, RDMA is not",
     "no-ib-device": "no RDMA device is visible",
     "nvml-library-not-found": "the plugin cannot load NVIDIA's management library",

@@ -135,23 +135,21 @@ def read_rdma_link(text: str) -> ToolReading | None:
 def _verbs_reading(
     tool: str, ports: list[dict[str, Any]], *, active: str, whole: bool, layered: bool = True
 ) -> ToolReading:
-    """`down` names what is not active. Beside EFA devices, others are not the fabric's: `down_beside` has those."""
+    """`down` names what is not active, by its port where the device has several."""
     seen = Counter((p["device"], p["port"]) for p in ports)
     many = Counter(device for device, _ in seen)
     twice = sorted({device for (device, _), times in seen.items() if times > 1})
     whole = whole and not twice and all(p["state"] and (p.get("link_layer") or not layered) for p in ports)
-    efa = any(p["efa"] for p in ports)
-    down: dict[bool, dict[str, str]] = {True: {}, False: {}}
+    down: dict[str, str] = {}
     for port in ports:
         if port["state"] and port["state"] != active:
             name = f"{port['device']} port {port['port']}" if many[port["device"]] > 1 else port["device"]
-            down[not efa or port["efa"]][name] = port["state"]
+            down[name] = port["state"]
     figures: dict[str, Any] = {
         "devices": ports,
         "device_count": len(many),
-        "down": list(down[True]),
-        "down_states": sorted(set(down[True].values())),
-        "down_beside": list(down[False]),
+        "down": list(down),
+        "down_states": sorted(set(down.values())),
         "seen_twice": twice,
     }
     if len(ports) == 1:
@@ -161,6 +159,6 @@ def _verbs_reading(
         tool=tool,
         figures=figures,
         complete=whole,
-        healthy=False if down[True] else (True if whole and ports else None),
-        cause="port-down" if down[True] else None,
+        healthy=False if down else (True if whole and ports else None),
+        cause="port-down" if down else None,
     )
