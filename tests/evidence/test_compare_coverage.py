@@ -94,7 +94,7 @@ def test_a_limit_at_the_true_ratio_is_passed_no_more_often_than_the_confidence_a
 def test_more_steps_still_decide():
     """An interval that never says anything would hold the line above: a clear gain must pass with 40 steps."""
     rng = random.Random(1)
-    least = {"independent": 19, "ties": 19, "alike 0.5": 15, "alike 0.7": 8, "two modes": 5}
+    least = {"independent": 19, "ties": 19, "alike 0.5": 15, "alike 0.7": 8, "two modes": 4}
     for name, wanted in least.items():
         kind = KINDS[name]
         outcomes = [
