@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.aws import network, read
+from infra.aws import network, read, scaling
 from infra.aws import survey as aws_survey
 from infra.aws.api import Aws
 from infra.clock import Clock
@@ -18,7 +18,6 @@ from infra.model.survey import ClusterFacts, Machine, Survey
 
 UPDATE_SECONDS = 300.0  # a config update takes seconds; longer means that another one holds the group
 POLL_SECONDS = 5.0
-BALANCE = "AZRebalance"
 
 
 @dataclass
@@ -77,12 +76,12 @@ class EksPools:
         zone has fewer, as it has when machines go by name.
         """
         group = self._must_exist(pool.name)
-        noted, balancing = network.read_prior(group), self._balancing(group)
+        noted, balancing = network.read_prior(group), scaling.balancing(self.aws, group)
         prior = {**(noted or network.prior_of(group))}
         prior["rebalance"] = bool(prior.get("rebalance")) or bool(balancing)
 
         def fenced() -> dict[str, Any]:
-            size = self.size(group)
+            size = scaling.size(self.aws, group)
             return {
                 "scalingConfig": {"minSize": size, "maxSize": max(size, 1), "desiredSize": size},
                 "nodeRepairConfig": {"enabled": False},
@@ -99,7 +98,7 @@ class EksPools:
                 {"resourceArn": group["nodegroupArn"], "tags": {PRIOR: network.prior_text(prior)}},
             )
         for name in balancing:
-            self._processes("autoscaling.suspend_processes", name)
+            scaling.suspend(self.aws, name)
         if not settled:
             self.update(pool.name, fenced)
         return prior
@@ -112,7 +111,7 @@ class EksPools:
         prior = {**network.prior_of(group), **prior}
 
         def restored() -> dict[str, Any]:
-            size = self.size(group)
+            size = scaling.size(self.aws, group)
             return {
                 "scalingConfig": {
                     "minSize": min(int(prior["min"]), size),
@@ -125,8 +124,8 @@ class EksPools:
         if not network.already(group, restored()):
             self.update(pool.name, restored)
         if prior.get("rebalance") or (network.read_prior(group) or {}).get("rebalance"):
-            for scaling in self.scaling_groups(group):
-                self._processes("autoscaling.resume_processes", str(scaling["AutoScalingGroupName"]))
+            for behind in scaling.groups(self.aws, group):
+                scaling.resume(self.aws, str(behind["AutoScalingGroupName"]))
         if PRIOR in (group.get("tags") or {}):
             self.aws.call(
                 "eks.untag_resource",
@@ -265,12 +264,12 @@ class EksPools:
     def _launch_failures(self, group: Mapping[str, Any]) -> tuple[PoolIssue, ...]:
         """What Auto Scaling says of its launches; EKS repeats it late and without EC2's words."""
         found: list[PoolIssue] = []
-        for scaling in (group.get("resources") or {}).get("autoScalingGroups") or ():
+        for behind in (group.get("resources") or {}).get("autoScalingGroups") or ():
             try:
                 answer = self.aws.call(
                     "autoscaling.describe_scaling_activities",
-                    f"Auto Scaling group {scaling['name']}",
-                    {"AutoScalingGroupName": scaling["name"], "MaxRecords": 20},
+                    f"Auto Scaling group {behind['name']}",
+                    {"AutoScalingGroupName": behind["name"], "MaxRecords": 20},
                 )
             except (Forbidden, NotFound, CloudError) as error:
                 found.append(
@@ -353,37 +352,6 @@ class EksPools:
                     )
                 except NotFound:
                     continue
-
-    def size(self, group: Mapping[str, Any]) -> int:
-        """The group's size as Auto Scaling has it. EKS shows an older one for a while, and sent back it kills nodes."""
-        if group.get("status") == "CREATING":  # nothing changes its size yet
-            return int((group.get("scalingConfig") or {}).get("desiredSize") or 0)
-        return sum(int(scaling.get("DesiredCapacity") or 0) for scaling in self.scaling_groups(group))
-
-    def scaling_groups(self, group: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """The Auto Scaling groups behind a node group. Unreachable: not all of them can be read."""
-        what = self._what(str(group["nodegroupName"]))
-        names = [g["name"] for g in (group.get("resources") or {}).get("autoScalingGroups") or ()]
-        verb, body = "autoscaling.describe_auto_scaling_groups", {"AutoScalingGroupNames": names}
-        found = list(self.aws.pages(verb, what, "AutoScalingGroups", body)) if names else []
-        if not names or {g["AutoScalingGroupName"] for g in found} != set(names):
-            raise Unreachable(what, f"its Auto Scaling groups {names} cannot all be read", remedy="run again")
-        return found
-
-    def _balancing(self, group: Mapping[str, Any]) -> list[str]:
-        """Auto Scaling groups over several zones in which AZRebalance runs."""
-        if group.get("status") == "CREATING":
-            return []
-        return [
-            str(scaling["AutoScalingGroupName"])
-            for scaling in self.scaling_groups(group)
-            if len(scaling.get("AvailabilityZones") or ()) > 1
-            and not any(each.get("ProcessName") == BALANCE for each in scaling.get("SuspendedProcesses") or ())
-        ]
-
-    def _processes(self, verb: str, name: str) -> None:
-        body = {"AutoScalingGroupName": name, "ScalingProcesses": [BALANCE]}
-        self.aws.call(verb, f"Auto Scaling group {name}", body)
 
     def update(self, name: str, change: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """One config update, followed to its end. EKS runs one at a time: another one is waited for.

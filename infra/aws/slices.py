@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from infra.aws import read
+from infra.aws import read, scaling
 from infra.aws.pools import EksPools
 from infra.errors import CloudError, NotFound, Refused, Unreachable
 from infra.model.slices import Instance, Prove
@@ -77,7 +77,7 @@ class EksSlices:
             if must:
                 raise NotFound(what, "does not exist")
             return []
-        return self.pools.scaling_groups(described)
+        return scaling.groups(self.pools.aws, described)
 
     def _terminate(self, provider_id: str) -> None:
         what = f"instance {provider_id.rpartition('/')[2]}"
