@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from infra.clock import Clock, rfc3339
@@ -22,6 +23,7 @@ from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, mend, unfence
 from tasks.gangs import GangEnd, Mover, Work, restore, unfinished
+from tasks.keeping import KeptRoom
 from tasks.move_report import MoveReport, WaveReport
 from tasks.orphans import with_new_daemonsets
 from tasks.rules.decision import Context
@@ -63,6 +65,20 @@ class _Move:
     reports: list[WaveReport] = field(default_factory=list)
     reason: str = ""
 
+    @cached_property
+    def room(self) -> KeptRoom:
+        """What is kept on the target for gangs."""
+        return KeptRoom(kube=self.kube, run=self.run, target=self.target, say=self.say)
+
+    def open_room(self) -> None:
+        """Whatever happened: what was kept is open in the end, unless another process has taken over."""
+        if self.steer.barred():
+            return
+        try:
+            self.room.open()
+        except PoolshiftError as error:
+            self.say(f"could not open the nodes kept for gangs: {error.wording()}")
+
     def look(self) -> Snapshot:
         """Owners and nodes anew; pods and budgets from the view."""
         self.view.pump(0)
@@ -71,6 +87,7 @@ class _Move:
 
     def all_waves(self) -> None:
         """Waves until all is done, or one goes wrong. Sets `reason` when it stopped early."""
+        self.room.open_left()
         now = self.look()
         self.finish_gangs()
         if self.reason:
@@ -84,6 +101,7 @@ class _Move:
         self.settle_last(done)
         if self.reason:
             return
+        self.room.keep(now, self.drain, left)
         self.move_first(now)
         for wave in plan.waves:
             if not self.await_go(wave, len(plan.waves)):
@@ -229,11 +247,16 @@ class _Move:
         stored = cordon(self.kube, wave.nodes, self.run)
         uids = {n.name: n.uid for n in stored}
         now = self.look()
+        if self.room.names and find_gangs(now, self.drain, uids):
+            self.room.open()
+            now = self.look()
         before = health(now, uids)
         self.note(before.to_dict())
         context = Context(snapshot=now, allowed=allowed_by(self.drain), target=self._shape(now))
         self.surges(now, context, uids)
         gang_ends, held = self.gangs(context, tuple(uids))
+        ahead = [n for n in self.source if n not in self.ends and n not in uids]
+        self.room.keep(self.look() if gang_ends else now, self.drain, ahead, uids)
         evicted = self.evictor.tally.gone
         left = self.evictor.empty(
             uids,
@@ -277,6 +300,7 @@ class _Move:
 
     def show(self, wave: PlannedWave, of: int, now: Progress) -> None:
         """How far the wave is, for whoever shows it."""
+        self.room.give_way(self.view.pods.values())
         self.on_progress(
             Stand(wave=wave.number, of=of, nodes=len(wave.nodes), done=self.emptied, words=now.wording(), progress=now)
         )
@@ -297,11 +321,12 @@ class _Move:
     def gangs(self, context: Context, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
         """Move every gang that has a member on the nodes. Members of one that did not move are held, not evicted."""
         mover, found = self.mover(), find_gangs(context.snapshot, self.drain, nodes)
+        usable = self.room.usable(context.snapshot) or self.target
         placed: list[Pod] = []
         ends: dict[str, GangEnd] = {}
         moving: dict[str, Work] = {}
         for gang in found:
-            block = gang_block(gang, context, self.drain, self.target, placed)
+            block = gang_block(gang, context, self.drain, usable, placed)
             if block is not None:
                 ends[gang.object] = GangEnd(
                     workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed
@@ -350,6 +375,8 @@ class _Move:
         while True:
             now = self.look()
             found = unsettled(before, now, gone)
+            if found and self.room.give_way(now.pods):
+                end = self.clock.now() + self.drain.waves.settle
             if not found or self.clock.now() >= end or self.steer.ended():
                 return tuple(found)
             self.view.rest(min(2.0, max(0.05, self.clock.real_seconds(_LOOK.total_seconds()))))
@@ -417,6 +444,8 @@ def move(
         except BaseException:
             _restore(kube, run, work, say)
             raise
+        finally:
+            work.open_room()
         if work.reason:
             restored = _restore(kube, run, work, say)
     end = worst_end(work.ends.values())

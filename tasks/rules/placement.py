@@ -176,3 +176,22 @@ def without_room(gang: Sequence[Pod], snapshot: Snapshot, targets: Iterable[str]
 
 def _will_take(node: Node) -> bool:
     return node.ready and node.deletion is None and (not node.unschedulable or bool(node.annotations.get(HELD)))
+
+
+def room_to_keep(
+    gangs: Sequence[Pod], loose: Sequence[Pod], snapshot: Snapshot, targets: Iterable[str]
+) -> tuple[str, ...]:
+    """Target nodes to keep free for gangs while loose pods move; none where not all of both finds room that way."""
+    nodes = [n for name in targets if (n := snapshot.node_by_name.get(name)) is not None and _will_take(n)]
+    asked = {resource for pod in gangs for resource, count in pod.requests.items() if count}
+    here = [(free_on(n, snapshot.pods_by_node.get(n.name, ())), n) for n in nodes]
+    here.sort(key=lambda each: (-sum(each[0].get(r, 0) for r in asked if "/" in r), each[1].name))
+    taints = [tuple(t for t in n.taints if not t.key.startswith(_PASSING)) for _, n in here]
+    after = [dict(free) for free, _ in here]
+    if place(gangs, after, taints):
+        return ()
+    kept = [i for i, (free, _) in enumerate(here) if after[i] != free]
+    others = [i for i in range(len(here)) if i not in set(kept)]
+    if not others or place(loose, [here[i][0] for i in others], [taints[i] for i in others]):
+        return ()
+    return tuple(here[i][1].name for i in kept)

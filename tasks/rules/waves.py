@@ -213,8 +213,9 @@ def gang_block(
     """
     if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return None
-    found = judge_gang(gang, ctx.snapshot, ctx.target, target_nodes, before)
-    found += [f for f in (pinned(gang, ctx.target),) if f is not None]
+    # First what it asks for: nodes that it may not run on are no room for it either.
+    found = [f for f in (pinned(gang, ctx.target),) if f is not None]
+    found += judge_gang(gang, ctx.snapshot, ctx.target, target_nodes, before)
     for pod in gang.pods:
         found += [finding(pod, d) for d in _of_member(pod, gang, ctx, drain) if d.act is Act.BLOCK]
     return next((f for f in found if f.level is Level.BLOCK), None)

@@ -1,0 +1,99 @@
+"""Loose pods do not take the room that a gang needs: its target nodes stay closed until it has moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infra.kube import records
+from infra.model.cluster import Condition, Node
+from infra.model.spec import Drain
+from infra.model.workload import Pod, Snapshot
+from tasks.drain import move
+from tasks.keeping import KeptRoom
+from tasks.opening import is_closed
+from tasks.rules.placement import room_to_keep
+
+RULE = {"namespace": "default", "name": "llm", "mode": "restart"}
+OLD, NEW = ("old-0", "old-1", "old-2"), ("new-0", "new-1", "new-2")
+
+
+def spread(build, name, replicas):
+    """Pods so large that a scheduler puts each on a node of its own."""
+    resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"cpu": "20", "memory": "100Gi"}}
+    build.deployment(
+        name, replicas, containers=[{"name": "c", "image": "registry.example/i:1", "resources": resources}]
+    )
+
+
+def test_a_gang_finds_its_room_although_loose_pods_go_first(kube, build, kubelet, fast_clock):
+    for name in OLD:
+        build.node(name)
+    for name in NEW:
+        build.node(name, "new", unschedulable=True)
+    for name in OLD[1:]:
+        build.cordon(name)
+    spread(build, "web", 3)
+    build.until_ready(3)
+    for name in OLD[1:]:
+        build.uncordon(name)
+    build.job("llm", 2, gpus=8)
+    build.until_ready(5)
+    for name in NEW:
+        build.uncordon(name)
+    said = []
+
+    drain = Drain.model_validate({"workloads": [RULE], "waves": {"canary": 1, "size": 2}})
+    report = move(kube, drain, OLD, NEW, "r1", fast_clock, said.append)
+
+    assert report.ok, (report.to_dict(), said)
+    assert {p["spec"]["nodeName"] for p in build.pods()} == set(NEW)
+    assert any("kept closed until the gangs have moved" in line for line in said)
+    for name in NEW:
+        node = kube.request("GET", f"/api/v1/nodes/{name}")
+        assert not node["spec"].get("unschedulable")
+        assert "poolshift.dev/held" not in (node["metadata"].get("annotations") or {})
+        assert not [t for t in node["spec"].get("taints") or () if t["key"].startswith("poolshift.dev/")]
+
+
+def test_what_a_killed_move_had_closed_is_opened_by_the_next(kube, build, fast_clock):
+    for name in NEW:
+        build.node(name, "new")
+    records.ensure_namespace(kube)
+    records.create(kube, "r1", "migration", "{}")
+    room = KeptRoom(kube=kube, run="r1", target=NEW, say=lambda _: None)
+    room._change(NEW[:2])
+    assert set(closed(kube)) == set(NEW[:2])
+
+    KeptRoom(kube=kube, run="r1", target=NEW, say=lambda _: None).open_left()
+
+    assert closed(kube) == []
+
+
+def test_kept_nodes_open_for_work_that_finds_no_other_place(kube, build):
+    for name in NEW:
+        build.node(name, "new")
+    room = KeptRoom(kube=kube, run="r1", target=NEW, say=lambda _: None, waiting=frozenset({"old"}))
+    room._change(NEW[:2])
+    before = Pod(namespace="d", name="old", uid="old", phase="Pending", unschedulable="no GPU")
+    started = replace(before, uid="new", unschedulable="")
+
+    assert not room.give_way([before, started])
+    assert room.give_way([replace(before, uid="new")])
+    assert closed(kube) == []
+
+
+def test_as_many_nodes_are_kept_as_the_gang_needs_if_the_rest_takes_all_other_work():
+    ready = (Condition(type="Ready", status="True"),)
+    nodes = tuple(Node(name=n, uid=n, conditions=ready, allocatable={"nvidia.com/gpu": 8}) for n in NEW)
+    seen = Snapshot(nodes=nodes)
+
+    def pods(count, gpus):
+        return [Pod(namespace="d", name=f"p{i}", uid=f"p{i}", requests={"nvidia.com/gpu": gpus}) for i in range(count)]
+
+    assert room_to_keep(pods(2, 8), pods(3, 1), seen, NEW) == NEW[:2]
+    assert room_to_keep(pods(2, 8), pods(9, 1), seen, NEW) == ()
+    assert room_to_keep(pods(4, 8), pods(1, 1), seen, NEW) == ()
+
+
+def closed(kube):
+    return [raw["metadata"]["name"] for raw in kube.list("/api/v1/nodes") if is_closed(raw)]
