@@ -97,13 +97,6 @@ def keep(
     )
 
 
-def say_forced(run: Run, pool: str, pods: Iterable[str]) -> None:
-    """Pods that were deleted past their budget, into the ledger: the spec allows it, and it is never silent."""
-    for pod in pods:
-        at = rfc3339(run.clock.now())
-        ledgers.decide(run.name, pool, at, "forced", pod, {"by": "spec"}, run.simulated, run.kube)
-
-
 def say_past_budget(run: Run, pod: str, budget: str) -> None:
     """A pod that is about to be deleted past its budget, into the ledger before the request: it is never silent."""
     facts = {"by": "spec", "why": f"drain.force.delete_after: budget {budget} refused it for so long"}

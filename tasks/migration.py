@@ -24,7 +24,7 @@ from tasks import report as reporting
 from tasks import soak as soaking
 from tasks import validate as validation
 from tasks.board import Board
-from tasks.facts import csi_of, evidence_in, gate_dict, keep, noted, say_forced, source_of, target_of, verdicts_in
+from tasks.facts import csi_of, evidence_in, gate_dict, keep, noted, source_of, target_of, verdicts_in
 from tasks.identity import pool_identity, pool_words
 from tasks.move_report import MoveReport, told_as_one
 from tasks.rules import gate as gates
@@ -246,7 +246,6 @@ def migrate(run: Run) -> Done:
         on_progress=board.stand,
         steer=wishes.steer(run),
     )
-    say_forced(run, source.identity, found.forced)
     return _moved_off(moving, before, found)
 
 

@@ -423,7 +423,8 @@ def move(
     fence(kube, source, run)
     guard(kube, target, run)
     restored: tuple[str, ...] = ()
-    with View(kube) as view, Evictor(kube, view, rate=drain.evictions_per_second, clock=clock) as evictor:
+    rate = drain.evictions_per_second
+    with View(kube) as view, Evictor(kube, view, rate=rate, clock=clock, past_budget=steer.past_budget) as evictor:
         work = _Move(
             kube=kube,
             drain=drain,

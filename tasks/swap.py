@@ -27,7 +27,7 @@ from infra.model.workload import Snapshot
 from tasks import drain, fence, machines, opening, planning, pools, wishes
 from tasks import readiness as ready
 from tasks import validate as validation
-from tasks.facts import csi_of, evidence_in, gate_dict, gate_in, keep, noted, say_forced, source_of, target_of
+from tasks.facts import csi_of, evidence_in, gate_dict, gate_in, keep, noted, source_of, target_of
 from tasks.identity import pool_words
 from tasks.move_report import told_as_one
 from tasks.rules import gate as gates
@@ -266,7 +266,6 @@ def _drain(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
         run.kube, run.spec, list(entry.nodes), others, run.name, run.clock, run.say,
         steer=wishes.steer(run),
     )  # fmt: skip
-    say_forced(run, source_of(run).identity, found.forced)
     if not found.ok:
         outcome = Outcome.UNMEASURED if found.end is End.UNKNOWN else Outcome.FAIL
         raise Stopped(entry.number, outcome, f"not drained: {found.reason}", found.to_dict())
