@@ -100,6 +100,10 @@ NEEDED_ELSEWHERE: set[Grant] = {
         if kind.group != "batch"
     ),
     ("bus.volcano.sh", "commands", "create"),
+    ("kubeflow.org", "mpijobs", "create"),
+    ("kubeflow.org", "mpijobs", "delete"),
+    # A Job that has run and whose template changes, on servers before 1.36.
+    ("batch", "jobs/status", "patch"),
     # What a healthy move does not meet: a pod that a spec lets be deleted, a run that is forgotten.
     ("", "pods", "delete"),
     # `poolshift status` by the same account.
