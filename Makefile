@@ -85,7 +85,7 @@ test-statistics: $(STAMP)
 
 # PyTorch is 5 GB with what it brings; it runs on the CPU here.
 test-payloads: $(STAMP)
-	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "installing PyTorch (minutes, once)"; $(INSTALL) '.[payloads]'; }
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "installing PyTorch (minutes, once)"; $(INSTALL) --editable '.[payloads]'; }
 	$(BIN)/pytest tests/payloads $(ARGS)
 
 N ?= 1000000
