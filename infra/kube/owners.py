@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.kube.wire import Shared, Wire, node_terms, owner
-from infra.model.gangs import Means, gang_kind
+from infra.model.gangs import gang_kind
 from infra.model.workload import Requirement, Volume, Workload
 
 _NODE_NAME_LABEL = "kubernetes.io/hostname"
@@ -74,18 +74,7 @@ def _int(value: object, default: int) -> int:
 
 def _suspended(api_version: str, kind: str, raw: Wire) -> bool | None:
     row = gang_kind(api_version, kind)
-    if row is None:
-        return None
-    value = row.read_switch(raw)
-    match row.means:
-        case Means.SUSPEND:
-            return bool(value)
-        case Means.ACTIVE:
-            return value is False
-        case Means.SCALE:
-            return bool(value == 0)
-        case Means.COMMAND:
-            return value in ("Aborting", "Aborted")
+    return None if row is None else row.is_stopped(raw)
 
 
 def _finished(status: Wire) -> bool:
