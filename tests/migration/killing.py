@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
 import shutil
 import signal
@@ -15,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname "$1" && shift && exec "$@"', "sh")
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,22 @@ def may_rename_the_host() -> bool:
     return tried.returncode == 0
 
 
+def leash() -> Callable[[], None]:
+    """For `preexec_fn`: the kernel ends the child when the thread that starts it does, a test that is killed too.
+
+    Linux only; elsewhere it does nothing.
+    """
+    owner = os.getpid()
+
+    def tie() -> None:
+        if sys.platform == "linux":
+            _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != owner:  # it went before the kernel was told
+                os._exit(1)
+
+    return tie
+
+
 def attempt(
     arguments: list[str],
     env: Mapping[str, str],
@@ -54,7 +74,7 @@ def attempt(
     """`poolshift ARGUMENTS` until it ends or is killed.
 
     `strike` sees every line that it says on standard error; the first answer that is not None is after how many
-    seconds SIGKILL comes.
+    seconds SIGKILL comes. Each line is printed with its second: what a test shows when it fails, or with -s.
     """
     command = [sys.executable, "-m", "flows.cli", *arguments]
     process = subprocess.Popen(
@@ -64,6 +84,7 @@ def attempt(
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        preexec_fn=leash(),
     )
     lines: list[str] = []
     late = threading.Timer(timeout, process.kill)
@@ -73,6 +94,7 @@ def attempt(
     began = time.monotonic()
     for line in process.stderr:
         lines.append(line.rstrip())
+        print(f"{time.monotonic() - began:7.1f} {lines[-1]}", flush=True)
         if blow is None and (seconds := strike(line)) is not None:
             blow = threading.Timer(seconds, process.kill)
             blow.start()

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from infra.sandbox.real.children import Children
+from tests.migration.killing import may_rename_the_host
 
+ROOT = Path(__file__).parents[2]
 OWNER = """
 import signal, sys, time
 from pathlib import Path
@@ -20,6 +22,12 @@ children = Children(Path(sys.argv[1]))
 for name in ("one", "two"):
     print(children.start(name, ["sleep", "600"]).process.pid, flush=True)
 time.sleep(600)
+"""
+
+ATTEMPT = """
+import os, sys
+from tests.migration.killing import attempt
+attempt(["sandbox", "--scenario", "healthy"], os.environ, host=sys.argv[1])
 """
 
 
@@ -49,6 +57,23 @@ def test_children_and_folder_are_gone_when_their_owner_is_killed(tmp_path: Path,
         time.sleep(0.02)
     assert not any(map(is_running, pids))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("host", ["", "elsewhere"])
+def test_a_poolshift_that_a_test_runs_ends_when_the_test_is_killed(host: str) -> None:
+    if host and not may_rename_the_host():
+        pytest.skip("a host name of its own needs root")
+    owner = subprocess.Popen([sys.executable, "-c", ATTEMPT, host], cwd=ROOT)
+    deadline = time.monotonic() + 10
+    children: list[int] = []
+    while not any(b"flows.cli" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children):
+        children = [int(pid) for pid in Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text().split()]
+        assert time.monotonic() < deadline
+    owner.kill()
+    owner.wait(timeout=10)
+    while any(map(is_running, children)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_running, children))
 
 
 def test_stop_ends_all_and_removes_the_folder(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from infra.kube import access, plugins, read, records
 from infra.kube.api import Kube
 from infra.model.gangs import GANG_KINDS
 from infra.model.record import Step
+from tests.migration.killing import leash
 
 ROOT = Path(__file__).parents[2]
 SERVED = {"", "apps", "batch", "policy", "storage.k8s.io", "resource.k8s.io", "coordination.k8s.io"}
@@ -295,6 +296,7 @@ def test_a_migration_that_loses_its_token_ends_in_words_and_is_rolled_back_under
         text=True,
         env=healthy.env,
         cwd=ROOT,
+        preexec_fn=leash(),
     )
     while process.poll() is None and not steps_of(healthy):
         time.sleep(0.1)
