@@ -8,6 +8,7 @@ migration) reads the same clock.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -80,6 +81,14 @@ class ManualClock:
 
     def real_seconds(self, seconds: float) -> float:
         return 0.0
+
+
+def pauses(most: float) -> Iterator[float]:
+    """Seconds between looks at what may be over at once or take an hour: 1, 2, 4, …, then `most` for ever."""
+    pause = min(1.0, most)
+    while True:
+        yield pause
+        pause = min(most, 2 * pause)
 
 
 def rfc3339(moment: datetime) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from infra.clock import Clock
+from infra.clock import Clock, pauses
 from infra.errors import CloudError, Conflict, NoCapacity, PoolshiftError, Unmeasured, Unreachable
 from infra.model.pools import IssueClass, Pool, PoolIssue, Pools, PoolState
 from infra.model.spec import MigrationSpec
@@ -74,7 +74,7 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
     """
     pool = _patiently(lambda: pools.create(target, run), clock, say)
     say(f"{pool.kind} pool {pool.name}: {pool.state}, {pool.nodes} nodes of {pool.machine_type}")
-    started = clock.now()
+    started, wait = clock.now(), pauses(POLL.total_seconds())
     starved: datetime | None = None
     said = (pool.state, pool.issues)
     while True:
@@ -97,7 +97,7 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
                 expected="active",
                 remedy="look at it in the cloud's console; poolshift migrate SPEC goes on waiting",
             )
-        clock.sleep(POLL.total_seconds())
+        clock.sleep(next(wait))
         found = _patiently(lambda: pools.find(target), clock, say)
         if found is None:
             raise CloudError(_what(pool), "disappeared while it was being made", remedy="poolshift migrate SPEC")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from infra.clock import rfc3339
+from infra.clock import pauses, rfc3339
 from infra.errors import Conflict, NotFound, PoolshiftError, Unreachable
 from infra.fabrics import Fabric, fabric_of
 from infra.kube.api import Kube
@@ -196,7 +196,7 @@ def _await(collector: _Collector, probe: Probe, wanted: int, say: Say) -> Sight:
     """Look until the Job has ended or the time is over, on the cluster's clock."""
     clock = collector.kube.clock
     begin = clock.now()
-    limit = probe.timeout_seconds + STARTUP_SECONDS + 60
+    limit, wait = probe.timeout_seconds + STARTUP_SECONDS + 60, pauses(POLL_SECONDS)
     told = ""
     while True:
         sight = collector.look(wanted)
@@ -212,7 +212,7 @@ def _await(collector: _Collector, probe: Probe, wanted: int, say: Say) -> Sight:
                 reason=f"did not end within {limit:.0f} s: {sight.reason}",
                 remedy="raise validation.timeout, or look at the pods' events",
             )
-        clock.sleep(POLL_SECONDS)
+        clock.sleep(next(wait))
 
 
 def _close(collector: _Collector, probe: Probe, nodes: Sequence[Node], sight: Sight) -> ProbeRun:
@@ -295,11 +295,11 @@ def _delete_and_see(kube: Kube, rendered: Rendered) -> list[str]:
     kube.delete(job)
     kube.delete(f"{core}/services/{rendered.name}")
     kube.delete(f"{core}/configmaps/{rendered.name}")
-    begin = kube.clock.now()
+    begin, wait = kube.clock.now(), pauses(POLL_SECONDS)
     while True:
         pods = kube.list(f"{core}/pods", {"labelSelector": f"{INSTANCE}={rendered.name}"})
         left = [f"pod {pod['metadata']['name']}" for pod in pods]
         left += [f"job {rendered.name}"] if kube.get(job) is not None else []
         if not left or (kube.clock.now() - begin).total_seconds() > CLEAN_UP_SECONDS:
             return left
-        kube.clock.sleep(POLL_SECONDS)
+        kube.clock.sleep(next(wait))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from infra import fabrics
-from infra.clock import Clock
+from infra.clock import Clock, pauses
 from infra.kube import plugins
 from infra.kube.api import Kube
 from infra.model.pools import Pool
@@ -42,7 +42,7 @@ def settle(kube: Kube, pool: Pool, clock: Clock, say: Say, csi: str = "") -> Ver
 
     Nodes that join meanwhile are cordoned in place of their taint, or the plugins would not come to them.
     """
-    started = clock.now()
+    started, wait = clock.now(), pauses(POLL.total_seconds())
     hard_since = None
     said: frozenset[str] = frozenset()
     while True:
@@ -55,7 +55,7 @@ def settle(kube: Kube, pool: Pool, clock: Clock, say: Say, csi: str = "") -> Ver
         hard_since = (hard_since or now) if any(f.code in HARD for f in verdict.findings) else None
         if now - started >= PATIENCE or (hard_since is not None and now - hard_since >= STUCK):
             return verdict
-        clock.sleep(POLL.total_seconds())
+        clock.sleep(next(wait))
 
 
 def _say_new(findings: tuple[Finding, ...], said: frozenset[str], say: Say) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from infra.aws import network, read, scaling
 from infra.aws import survey as aws_survey
 from infra.aws.api import Aws
-from infra.clock import Clock
+from infra.clock import Clock, pauses
 from infra.errors import CloudError, Conflict, Forbidden, NotFound, Unreachable
 from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState, ProvePool, Request, unproven
 from infra.model.record import PRIOR, RUN, UNPROVEN_TAINT
@@ -359,7 +359,7 @@ class EksPools:
         `change`: or what gives it, asked anew before each request, where it depends on what may change meanwhile.
         """
         what = self._what(name)
-        limit = self.clock.now().timestamp() + UPDATE_SECONDS
+        limit, wait = self.clock.now().timestamp() + UPDATE_SECONDS, pauses(POLL_SECONDS)
         while True:
             asked = change() if callable(change) else change
             body = {"clusterName": self.cluster, "nodegroupName": name, **asked}
@@ -369,11 +369,11 @@ class EksPools:
             except Conflict:
                 if self.clock.now().timestamp() >= limit:
                     raise
-                self.clock.sleep(POLL_SECONDS)
+                self.clock.sleep(next(wait))
         while update.get("status") == "InProgress":
             if self.clock.now().timestamp() >= limit:
                 raise Unreachable(what, f"update {update['id']} is still in progress", remedy="run again")
-            self.clock.sleep(POLL_SECONDS)
+            self.clock.sleep(next(wait))
             update = self.aws.call(
                 "eks.describe_update",
                 what,

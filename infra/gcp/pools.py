@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from infra.clock import Clock
+from infra.clock import Clock, pauses
 from infra.errors import BadSpec, CloudError, Conflict, Forbidden, NotFound, Unreachable
 from infra.gcp import network, read
 from infra.gcp import survey as gcp_survey
@@ -296,7 +296,7 @@ class GkePools:
         self, send: Callable[[], dict[str, Any]], unless: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         """Send when no other operation holds the cluster. `unless`: nothing more to send, what was wanted is so."""
-        limit = self.clock.now().timestamp() + BUSY_SECONDS
+        limit, wait = self.clock.now().timestamp() + BUSY_SECONDS, pauses(POLL_SECONDS)
         while True:
             try:
                 return send()
@@ -305,14 +305,14 @@ class GkePools:
                     raise
                 if unless():
                     return {}
-                self.clock.sleep(POLL_SECONDS)
+                self.clock.sleep(next(wait))
                 if busy.operation:
                     self._follow(busy.operation, busy.object, limit - self.clock.now().timestamp(), judge=False)
 
     def _follow(self, operation: str, what: str, seconds: float, *, judge: bool = True) -> None:
         """Wait for an operation. `judge`: raise when it failed; another one's outcome is not ours to judge."""
         name = f"projects/{self.gcp.project}/locations/{self.location}/operations/{operation}"
-        limit = self.clock.now().timestamp() + seconds
+        limit, wait = self.clock.now().timestamp() + seconds, pauses(POLL_SECONDS)
         while True:
             found = self.gcp.call("get_operation", f"operation {operation}", {"name": name})
             if found.get("status") == "DONE":
@@ -322,7 +322,7 @@ class GkePools:
                 return
             if self.clock.now().timestamp() >= limit:
                 raise Unreachable(what, f"operation {operation} is still {found.get('status')}", remedy="run again")
-            self.clock.sleep(POLL_SECONDS)
+            self.clock.sleep(next(wait))
 
     def _going(self, name: str) -> bool:
         """Is it gone or going already? A delete that was retried underneath meets its own operation."""

@@ -46,8 +46,13 @@ class TargetSpec(Strict):
 
     create_seconds: float = Field(default=120.0, ge=0, description="From CREATING to the outcome")
     delete_seconds: float = Field(default=60.0, ge=0)
+    change_seconds: float | None = Field(default=None, ge=0, description="Of a setting; None: as its cloud takes")
     outcome: Literal["active", "degraded", "create-failed", "stockout"] = "active"
     nodes_joined: int | None = Field(default=None, ge=0, description="For degraded: how many nodes join")
+
+    def of_change(self, usual: float) -> float:
+        """Seconds that a change of settings takes on a cloud where it usually takes `usual`."""
+        return usual if self.change_seconds is None else self.change_seconds
 
 
 class ReservationSpec(Strict):

@@ -189,7 +189,7 @@ def prefect(healthy: Stage) -> Iterator[None]:
 
 def _begin(base: Path, number: int, name: str, cloud: str, control_plane: str) -> Stage:
     loaded = scenario.load(name)
-    quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0})
+    quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0, "change_seconds": 1.0})
     started = run.start(
         loaded.model_copy(update={"target": quick}),
         cloud,  # type: ignore[arg-type]

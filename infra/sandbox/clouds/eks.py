@@ -129,7 +129,8 @@ class NodeGroups:
             self.updates[str(update["id"])] = update
             before = group["status"]
             group["status"] = "UPDATING"
-            self.timeline.after(UPDATE_SECONDS, lambda: self._apply(group, change, update, before))
+            seconds = self.config.scenario.target.of_change(UPDATE_SECONDS)
+            self.timeline.after(seconds, lambda: self._apply(group, change, update, before))
             return copy.deepcopy(update)
 
     def describe_update(self, number: str) -> dict[str, Any]:

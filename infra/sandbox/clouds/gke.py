@@ -157,7 +157,7 @@ class NodePools:
         self._free()
         more = int(request.node_count) - self.groups.size[pool.name]
         operation = self._operation("SET_NODE_POOL_SIZE", pool.name)
-        seconds = CHANGE_SECONDS
+        seconds = self.config.scenario.target.of_change(CHANGE_SECONDS)
         if more > 0:
             seconds = self.config.scenario.target.create_seconds
             self._grow(pool, operation, more)
@@ -242,7 +242,8 @@ class NodePools:
 
     def _changed(self, kind: str, pool: Any) -> Any:
         operation = self._operation(kind, pool.name)
-        self.timeline.after(CHANGE_SECONDS, lambda: self._done(operation))
+        seconds = self.config.scenario.target.of_change(CHANGE_SECONDS)
+        self.timeline.after(seconds, lambda: self._done(operation))
         return operation
 
     def _done(self, operation: Any, error: str = "", code: int = 0) -> None:
