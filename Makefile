@@ -29,7 +29,7 @@ demo: $(STAMP)
 	@$(BIN)/poolshift demo --cloud $(CLOUD) $(if $(filter 1,$(KEEP)),--keep,)
 
 test: $(STAMP)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not real" tests/migration tests $(ARGS)  # the longest first
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not real" tests/migration tests $(ARGS)  # the longest first
 
 setup: $(STAMP)
 
