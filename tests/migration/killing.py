@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import shutil
@@ -11,14 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname "$1" && shift && exec "$@"', "sh")
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+_LEASH = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == int(sys.argv[1]):  # else it went before the kernel was told
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,20 +50,15 @@ def may_rename_the_host() -> bool:
     return tried.returncode == 0
 
 
-def leash() -> Callable[[], None]:
-    """For `preexec_fn`: the kernel ends the child when the thread that starts it does, a test that is killed too.
+def leashed(command: Sequence[str]) -> list[str]:
+    """The command, so that the kernel ends it when whoever starts it ends, a test that is killed too.
 
-    Linux only; elsewhere it does nothing.
+    Linux only; elsewhere the command as it is. The started process does it itself and then becomes the command: a
+    `preexec_fn` would fork a test that talks gRPC, which gRPC does not like.
     """
-    owner = os.getpid()
-
-    def tie() -> None:
-        if sys.platform == "linux":
-            _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != owner:  # it went before the kernel was told
-                os._exit(1)
-
-    return tie
+    if sys.platform != "linux":
+        return [*command]
+    return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command]
 
 
 def attempt(
@@ -78,13 +76,12 @@ def attempt(
     """
     command = [sys.executable, "-m", "flows.cli", *arguments]
     process = subprocess.Popen(
-        [*ELSEWHERE, host, *command] if host else command,
+        leashed([*ELSEWHERE, host, *command] if host else command),
         env=dict(env),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        preexec_fn=leash(),
     )
     lines: list[str] = []
     late = threading.Timer(timeout, process.kill)

@@ -22,7 +22,7 @@ from infra.kube import api
 from infra.kube.api import APPLY_PATCH, Kube
 from infra.model.spec import Cluster
 from infra.sandbox import real, run, scenario
-from tests.migration.killing import leash
+from tests.migration.killing import leashed
 from tests.migration.servers import prefect_server
 
 ROOT = Path(__file__).parents[2]
@@ -137,14 +137,7 @@ class Stage:
         env = self.env | ({"POOLSHIFT_FAILPOINT": failpoint} if failpoint else {})
         try:
             done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=env,
-                cwd=ROOT,
-                timeout=timeout,
-                check=False,
-                preexec_fn=leash(),
+                leashed(command), capture_output=True, text=True, env=env, cwd=ROOT, timeout=timeout, check=False
             )
         except subprocess.TimeoutExpired as late:
             shown = (late.stderr or b"").decode(errors="replace")[-3000:]

@@ -19,7 +19,7 @@ from infra.kube import access, plugins, read, records
 from infra.kube.api import Kube
 from infra.model.gangs import GANG_KINDS
 from infra.model.record import Step
-from tests.migration.killing import leash
+from tests.migration.killing import leashed
 
 ROOT = Path(__file__).parents[2]
 SERVED = {"", "apps", "batch", "policy", "storage.k8s.io", "resource.k8s.io", "coordination.k8s.io"}
@@ -290,13 +290,12 @@ def test_a_migration_that_loses_its_token_ends_in_words_and_is_rolled_back_under
     bound = {"kind": "Secret", "apiVersion": "v1", "name": "tie", "uid": tie["uid"]}
     account = healthy.account("poolshift", token=healthy.token("poolshift", boundObjectRef=bound))
     process = subprocess.Popen(
-        healthy.command("migrate", spec, kubeconfig=account),
+        leashed(healthy.command("migrate", spec, kubeconfig=account)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env=healthy.env,
         cwd=ROOT,
-        preexec_fn=leash(),
     )
     while process.poll() is None and not steps_of(healthy):
         time.sleep(0.1)
