@@ -10,11 +10,18 @@ from infra.errors import NotFound
 from infra.kube import records
 from infra.model.evidence import Evidence
 from infra.model.pools import Pool
+from infra.model.record import StepState
 from infra.model.spec import EksPool, ExternalPool, GkePool
-from infra.model.verdict import Gate, Verdict
+from infra.model.verdict import Gate, Outcome, Verdict, worst
 from tasks import ledgers
 from tasks.identity import pool_identity, pool_words
-from tasks.run import Run
+from tasks.rules.wording import gate_words
+from tasks.run import Done, Run
+
+# Notes of the record that several steps read.
+MOVING, LEAVING = "moving", "leaving"
+SOURCE_PRIOR, TARGET_PRIOR = "cloud-prior-source", "cloud-prior-target"
+LISTED = 200  # findings and names kept in the record
 
 _CSI = {"eks": "fsx.csi.aws.com", "gke": "lustre.csi.storage.gke.io"}
 
@@ -51,6 +58,12 @@ def noted(run: Run, note: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def under_way(run: Run) -> bool:
+    """Has any work been fenced or moved by this run?"""
+    record = records.read(run.kube, run.name)
+    return record is not None and MOVING in record.notes
+
+
 def evidence_in(data: Mapping[str, Any]) -> list[Evidence]:
     """The evidence that a step left."""
     return [Evidence.from_dict(item) for item in data.get("evidence") or ()]
@@ -74,6 +87,26 @@ def gate_dict(found: Gate) -> dict[str, Any]:
 def gate_in(data: Mapping[str, Any], name: str) -> Gate:
     """The gate back from its record; one that lost its verdicts is unmeasured, never a pass."""
     return Gate(name=name, required=tuple(data.get("required") or ("gate",)), verdicts=tuple(verdicts_in(data)))
+
+
+def judged(verdicts: Iterable[Verdict], summary: str) -> Done:
+    """A step's end by its verdicts: done only when every one is pass."""
+    listed = list(verdicts)
+    outcome = worst(v.outcome for v in listed)
+    return Done(
+        summary=summary,
+        state=StepState.DONE if outcome is Outcome.PASS else StepState.HELD,
+        data={"outcome": outcome, "verdicts": [v.to_dict() for v in listed]},
+    )
+
+
+def gate_done(found: Gate) -> Done:
+    """A step's end by a gate."""
+    return Done(
+        summary=gate_words(found),
+        state=StepState.DONE if found.outcome is Outcome.PASS else StepState.HELD,
+        data=gate_dict(found),
+    )
 
 
 def keep(

@@ -16,7 +16,7 @@ from prefect.logging import get_run_logger
 
 from infra.model.record import Step, StepRecord
 from infra.model.spec import MigrationSpec
-from tasks import migration
+from tasks.migration import WORK
 from tasks.progress import passing, say
 from tasks.run import Run, perform
 
@@ -54,21 +54,6 @@ def take(spec: MigrationSpec, step: Step, title: str) -> StepRecord:
     record = perform(Run.open(spec, say=tell, passing=pass_by, show=show), step, WORK[step])
     publish(spec.name, record)
     return record
-
-
-WORK: Mapping[Step, Callable[[Run], Any]] = {
-    Step.PLAN: migration.plan,
-    Step.BASELINE: migration.baseline,
-    Step.PROVISION: migration.provision,
-    Step.READINESS: migration.readiness,
-    Step.VALIDATE: migration.validate,
-    Step.GATE: migration.gate,
-    Step.APPROVAL: migration.approval,
-    Step.MIGRATE: migration.migrate,
-    Step.SOAK: migration.soak,
-    Step.RETIRE: migration.retire,
-    Step.REPORT: migration.report,
-}
 
 
 def publish(run: str, record: StepRecord) -> None:

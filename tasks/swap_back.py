@@ -11,7 +11,7 @@ from infra.errors import Conflict, NoCapacity, PoolshiftError
 from infra.kube import read
 from infra.model.pools import Pool
 from infra.model.verdict import Finding
-from tasks import machines, planning, swap
+from tasks import machines, planning, swap_record
 from tasks.identity import pool_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run, reach
@@ -24,7 +24,7 @@ def follow_leaving(run: Run) -> None:
         CloudError, Unmeasured: as `tasks.machines.await_gone`.
 
     """
-    whole = swap.laid_out(run)
+    whole = swap_record.laid_out(run)
     if whole is None:
         return
     known = {machine for _, machine in whole.nodes.values()}  # gone from the cloud's list, the node stays for a while
@@ -53,7 +53,7 @@ def take_back(run: Run) -> list[str]:
         CloudError, NoCapacity, Unmeasured: as `tasks.machines.await_gone` and `await_nodes`.
 
     """
-    whole = swap.laid_out(run)
+    whole = swap_record.laid_out(run)
     if whole is None or run.source_pool() is None:
         return []
     wanted, what = len(whole.nodes), pool_words(run.spec.source)
@@ -77,7 +77,7 @@ def take_back(run: Run) -> list[str]:
     return done
 
 
-def _room(run: Run, whole: swap.Whole, missing: int) -> int:
+def _room(run: Run, whole: swap_record.Whole, missing: int) -> int:
     """How many machines the source can have again. Those that end just now are waited for; others' are not ours."""
     cloud = connect.slices(run.target)
     source = len(whole.nodes) - missing
@@ -110,7 +110,7 @@ def _empty_target(run: Run, missing: int) -> list[str]:
 def _idle(run: Run, target: Pool) -> machines.Nodes:
     """Target nodes that hold no work now, those first that are not proven or closed to it: nothing lands on them."""
     snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
-    proven = {uid for each in swap.slices_of(run) for uid in each.new}
+    proven = {uid for each in swap_record.slices_of(run) for uid in each.new}
     nodes = sorted(planning.nodes_of(snapshot, target), key=lambda n: (n.uid in proven, n.name))
     found = {n.name: (n.uid, n.provider_id) for n in nodes}
     return {name: ids for name, ids in found.items() if not machines.occupied(run, {name: ids})}

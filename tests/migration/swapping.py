@@ -15,8 +15,8 @@ from infra.kube import records
 from infra.kube.leases import hold
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
-from tasks import migration
 from tasks.identity import pool_identity
+from tasks.migration import WORK
 from tasks.run import Run, perform
 
 EXAMPLES = Path(__file__).parents[2] / "infra" / "examples"
@@ -41,7 +41,7 @@ def walk(spec: MigrationSpec, say: Callable[[str], None] = lambda _: None) -> St
         for step in Step:
             if step is Step.APPROVAL:
                 continue
-            last = perform(Run.open(spec, say=say), step, getattr(migration, step.value))
+            last = perform(Run.open(spec, say=say), step, WORK[step])
             say(f"== {step.value}: {last.state.value}: {last.summary}")
             if last.state is not StepState.DONE and step not in GOING_ON:
                 break

@@ -12,7 +12,8 @@ from infra.kube.api import Kube
 from infra.kube.external import ExternalPools
 from infra.model.spec import ExternalPool, MigrationSpec
 from infra.sandbox.control_plane import run_in_thread
-from tasks import migration
+from tasks.leaving import note_leaving
+from tasks.retiring import not_empty
 from tasks.run import Run
 from tests.drain.conftest import make_kube
 
@@ -45,18 +46,18 @@ def test_a_node_that_was_not_drained_keeps_its_pool_though_it_is_empty(run: Run)
     pool = run.source_pool()
     assert pool is not None
     names = ["old-0", "old-1"]
-    migration._note_leaving(run, pool, read.snapshot(run.kube), names)
-    assert migration._not_empty(run) == []
+    note_leaving(run, pool, read.snapshot(run.kube), names)
+    assert not_empty(run) == []
 
     run.kube.delete("/api/v1/nodes/old-1")
     add_node(run.kube, "old-1")
-    (found,) = migration._not_empty(run)
+    (found,) = not_empty(run)
     assert (found.code, found.observed) == ("nodes-undrained", "old-1 came after the drain")
 
-    migration._note_leaving(run, pool, read.snapshot(run.kube), names)  # the next move takes it along
-    assert migration._not_empty(run) == []
+    note_leaving(run, pool, read.snapshot(run.kube), names)  # the next move takes it along
+    assert not_empty(run) == []
 
 
 def test_a_record_that_does_not_say_which_nodes_were_drained_proves_nothing(run: Run) -> None:
-    (found,) = migration._not_empty(run)
+    (found,) = not_empty(run)
     assert found.code == "nodes-undrained"
