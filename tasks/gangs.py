@@ -16,18 +16,21 @@ from infra.errors import Conflict, PoolshiftError
 from infra.kube import switches
 from infra.kube.api import ApiError, Kube
 from infra.kube.view import View
-from infra.model.gangs import GangKind, Means, row_of
+from infra.model.gangs import GangKind, Means
 from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
 from tasks.checkpoints import Question
-from tasks.gang_restore import restore, start_of, unfinished
-from tasks.rules.gangs import Gang
+from tasks.gang_restore import MOVED, forget_moved, joined, restore, start_of, unfinished
+from tasks.gang_templates import HOME, carry_over, home_of, is_template_refused
+from tasks.rules.gangs import Gang, members, root_of, rule_of
 from tasks.rules.outcome import End
 from tasks.rules.placement import TargetShape
-from tasks.rules.rehoming import rehome_patch
+from tasks.rules.rehoming import Change, apply, rehome_changes
+from tasks.rules.rehoming import joined as joined_changes
+from tasks.rules.wording import and_more
 
-__all__ = ["Failed", "GangEnd", "Mover", "Work", "restore", "unfinished"]
+__all__ = ["Failed", "GangEnd", "Mover", "Work", "forget_moved", "restore", "unfinished"]
 
 LOOK = timedelta(seconds=2)  # between two looks at a workload, on the run's clock
 
@@ -63,7 +66,7 @@ class GangEnd:
 
 
 Raw = dict[str, Any]
-Change = tuple[dict[str, Any], Raw | None]  # what is noted, and the merge patch that goes with it
+Noting = tuple[dict[str, Any], Raw | None]  # what is noted, and the merge patch that goes with it
 Work = Generator[None, None, GangEnd]  # yields while it waits
 
 
@@ -123,7 +126,7 @@ class Mover:
     def resume(self, row: GangKind, raw: Mapping[str, Any], drain: Drain) -> Work:
         """A gang that this run had begun to move before it was ended."""
         noted = switches.memory(raw, self.run) or {}
-        rule = _rule(drain, noted)
+        rule = rule_of(drain, noted)
         return self._go(row, raw["metadata"]["namespace"], raw["metadata"]["name"], noted, rule)
 
     def _go(self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule) -> Work:
@@ -152,7 +155,7 @@ class Mover:
     ) -> Generator[None]:
         raw = self._read(row, namespace, name, workload)
         noted.update(switches.memory(raw, self.run) or {})
-        if noted["stage"] == "asked":
+        if noted["stage"] in ("asked", MOVED):
             noted["stage"] = "new"  # asked before the run was ended: what was saved since may be old by now, ask again
         if noted["stage"] == "new":
             _require_running(row, raw)
@@ -172,40 +175,50 @@ class Mover:
                 "pods are still there",
                 down=True,
             )
-            raw = self._read(row, namespace, name, workload)
-            target = self.target if rule.rehome else None
-            home = rehome_patch(row, raw, target) if target else None
-            self.say(f"{workload}: starting again on the target{', with its template changed' if home else ''}")
-            raw = self._start_again(row, raw, noted, target)
+            raw = self._start_again(row, self._read(row, namespace, name, workload), noted, rule, workload)
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
         yield from self.wait_for(
             lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted), down=True
         )
         noted.update(running=self._now())
-        switches.forget(self.kube, row, raw)
+        if noted.get(HOME):
+            self._write(row, raw, noted, lambda _: ({"stage": MOVED}, None))
+        else:
+            switches.forget(self.kube, row, raw)
         self.say(f"{workload}: all {noted['ranks']} ranks run on the target")
 
-    def _stop(self, row: GangKind, raw: Raw) -> Change:
+    def _stop(self, row: GangKind, raw: Raw) -> Noting:
         """Its owner may have stopped it, or scaled it, a moment ago: what it was is read from the object of now."""
         _require_running(row, raw)
         marks = {"stage": "stopped", "before": row.read_switch(raw), "stopped": self._now()}
         return marks, switches.stop_patch(row)
 
-    def _start_again(self, row: GangKind, raw: Raw, noted: dict[str, Any], target: TargetShape | None) -> Raw:
-        """Switched on, with the changed template in the same request."""
+    def _start_again(self, row: GangKind, raw: Raw, noted: dict[str, Any], rule: WorkloadRule, workload: str) -> Raw:
+        """Switched on, with the changed template in the same request and the old values in our memory."""
+        target, was = self.target if rule.rehome else None, home_of(noted)
 
-        def start(now: Raw) -> Change:
-            home = rehome_patch(row, now, target) if target else None
-            return {"stage": "started"}, _joined(start_of(row, now, noted), home)
+        def changed(now: Raw) -> tuple[Change, ...]:
+            return joined_changes(was, rehome_changes(row, now, target)) if target else was
 
+        def start(now: Raw) -> Noting:
+            home = changed(now)
+            marks = {"stage": "started", **({HOME: [c.to_dict() for c in home]} if home else {})}
+            return marks, joined(start_of(row, now, noted), apply(now, home)[0])
+
+        home = changed(raw)
+        places = f", its template changed: {and_more([c.place for c in home], 5)}" if home else ""
+        self.say(f"{workload}: starting again on the target{places}")
+        if home and row.copies:
+            raw = self._write(row, raw, noted, lambda now: ({HOME: [c.to_dict() for c in changed(now)]}, None))
+            carry_over(self.kube, row, raw, home_of(noted))
         try:
             return self._write(row, raw, noted, start)
         except ApiError as error:
             noted["stage"] = "stopped"
-            if target is None or error.status is None or error.status.code != 422:
+            if not home or not is_template_refused(error):
                 raise
-            # Before 1.36 a Job's template may be changed only while it has no start time; Kueue takes it off as well.
+            # Kueue takes the start time off as well.
             meta = raw["metadata"]
             switches.forget_start(self.kube, row, raw)
             return self._write(row, self._read(row, meta["namespace"], meta["name"], str(meta["name"])), noted, start)
@@ -216,7 +229,7 @@ class Mover:
             raise Failed("gang-gone", f"{workload} is gone")
         return raw
 
-    def _write(self, row: GangKind, raw: Raw, noted: dict[str, Any], change: Callable[[Raw], Change]) -> Raw:
+    def _write(self, row: GangKind, raw: Raw, noted: dict[str, Any], change: Callable[[Raw], Noting]) -> Raw:
         """Note a stage with its change. After a conflict the change is worked out anew, from what others wrote."""
         meta = raw["metadata"]
         for _ in range(8):
@@ -236,7 +249,7 @@ class Mover:
     ) -> Generator[None]:
         """Ask for a checkpoint and see one that is newer than the question."""
         way = rule.checkpoint
-        kind, namespace, name = _root(noted)
+        kind, namespace, name = root_of(noted)
         question = Question(
             kube=self.kube,
             clock=self.clock,
@@ -274,19 +287,7 @@ class Mover:
         noted.update(checkpoint=rfc3339(seen[-1]))
 
     def _members(self, noted: Mapping[str, Any]) -> list[Pod]:
-        """Live pods of the gang, old and new: by the label its operator sets, or by the owner it had."""
-        kind, namespace, name = _root(noted)
-        owners = set(noted["owners"])
-        return [
-            p
-            for p in self.view.pods.values()
-            if p.namespace == namespace
-            and not p.finished
-            and (
-                (kind.pod_label and p.labels.get(kind.pod_label) == name)
-                or (p.owner is not None and p.owner.uid in owners)
-            )
-        ]
+        return members(self.view.pods.values(), noted)
 
     def _runs(self, noted: Mapping[str, Any]) -> bool:
         up = [p for p in self._members(noted) if p.phase == "Running" and not p.terminating and p.node not in self.off]
@@ -340,26 +341,3 @@ class Mover:
 def _require_running(row: GangKind, raw: Mapping[str, Any]) -> None:
     if row.is_stopped(raw):
         raise Failed("gang-stopped", "was already suspended by somebody else")
-
-
-def _joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Two patches of different fields of spec in one request."""
-    if one is None or other is None:
-        return one or other
-    return {"spec": {**one["spec"], **other["spec"]}}
-
-
-def _root(noted: Mapping[str, Any]) -> tuple[GangKind, str, str]:
-    """(kind, namespace, name) of the workload itself."""
-    group, kind, namespace, name = noted["root"]
-    return row_of(group, kind, noted.get("version", "")), namespace, name
-
-
-def _rule(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
-    _, kind, namespace, name = noted["root"]
-    wanted = (namespace, name, kind)
-    found = next((r for r in drain.workloads if (r.namespace, r.name, r.kind) == wanted), None)
-    if found is not None:
-        return found
-    mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
-    return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)

@@ -69,8 +69,9 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     elif not record.began(Step.MIGRATE):
         stays = _left_closed(run)
     ended = _ended(record)
+    theirs = gangs.forget_moved(run.kube, run.name)
     records.remove(run.kube, run.name)
-    for line in done:
+    for line in (*done, *theirs):
         run.say(line)
     summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back{stays}"
     return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}

@@ -28,7 +28,9 @@ class GangKind:
     """One kind. `field` is the path of the suspend switch; `pod_label` carries the owner's name on each pod.
 
     `templates` are paths below spec to the pod specs whose placement may be changed while it is stopped (`*`: each);
-    none where something else places its pods (Kueue's flavours, a runtime, one pod group of many).
+    none where something else places its pods (Kueue's flavours, a runtime, one pod group of many). `affinity`: its node
+    affinity may be changed too. `copies` are Jobs that its operator makes of a template once and never brings up to
+    date: what follows the workload's name in theirs, and the path.
     """
 
     kind: str
@@ -39,6 +41,8 @@ class GangKind:
     field: tuple[str, ...] = ("spec", "suspend")
     pod_label: str = ""
     templates: tuple[tuple[str, ...], ...] = ()
+    affinity: bool = True
+    copies: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """The collection of all namespaces, of one namespace, or one object."""
@@ -94,6 +98,7 @@ GANG_KINDS: tuple[GangKind, ...] = (
         plural="jobsets",
         pod_label="jobset.sigs.k8s.io/jobset-name",
         templates=(("replicatedJobs", "*", "template", "spec", "template", "spec"),),
+        affinity=False,  # its webhook lets nobody change more than selectors, tolerations, labels and gates
     ),
     GangKind(
         kind="TrainJob",
@@ -119,6 +124,7 @@ GANG_KINDS: tuple[GangKind, ...] = (
         field=_RUN_POLICY,
         pod_label=_KUBEFLOW,
         templates=(("mpiReplicaSpecs", "*", "template", "spec"),),
+        copies=(("-launcher", ("mpiReplicaSpecs", "Launcher", "template", "spec")),),
     ),
     GangKind(
         kind="Workload",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from infra.model.gangs import KUEUE_JOB_UID, KUEUE_QUEUE, GangKind, Means, gang_kind
+from infra.model.gangs import KUEUE_JOB_UID, KUEUE_QUEUE, GangKind, Means, gang_kind, row_of
 from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot, Workload
@@ -159,9 +160,12 @@ def pinned(gang: Gang, target: TargetShape | None) -> Finding | None:
     why = still_pinned(as_moved(gang, target), target)
     if not why:
         return None
-    remedy = "give the target pool that label, or change its template"
-    if gang.switch_kind.templates and not gang.rule.rehome:
+    kind, remedy = gang.switch_kind, "give the target pool that label, or change its template"
+    changed = [rehomed_pod(p, target, affinity=kind.affinity) for p in gang.pods] if kind.templates else gang.pods
+    if not still_pinned(changed, target):
         remedy = "allow it: rehome: true in its rule under drain.workloads; or change its template"
+    elif kind.templates and not kind.affinity:
+        remedy = f"give the target pool that label; a {kind.kind} lets nobody change its node affinity, stopped or not"
     return _finding(gang, Level.BLOCK, "gang-pinned", why, remedy)
 
 
@@ -172,7 +176,44 @@ def rehomes(gang: Gang) -> bool:
 
 def as_moved(gang: Gang, target: TargetShape | None) -> tuple[Pod, ...]:
     """Its pods as they will be: by its template of now, or the one that it gets on the way."""
-    return tuple(rehomed_pod(p, target) for p in gang.pods) if target and rehomes(gang) else gang.pods
+    return tuple(member_as_moved(gang, p, target) for p in gang.pods)
+
+
+def member_as_moved(gang: Gang, pod: Pod, target: TargetShape | None) -> Pod:
+    """One of its pods as it will be."""
+    return rehomed_pod(pod, target, affinity=gang.switch_kind.affinity) if target and rehomes(gang) else pod
+
+
+def members(pods: Iterable[Pod], noted: Mapping[str, Any]) -> list[Pod]:
+    """Live pods of a gang that was noted, old and new: by the label its operator sets, or by the owner it had."""
+    kind, namespace, name = root_of(noted)
+    owners = set(noted["owners"])
+    return [
+        p
+        for p in pods
+        if p.namespace == namespace
+        and not p.finished
+        and (
+            (kind.pod_label and p.labels.get(kind.pod_label) == name) or (p.owner is not None and p.owner.uid in owners)
+        )
+    ]
+
+
+def root_of(noted: Mapping[str, Any]) -> tuple[GangKind, str, str]:
+    """(kind, namespace, name) of the workload itself."""
+    group, kind, namespace, name = noted["root"]
+    return row_of(group, kind, noted.get("version", "")), namespace, name
+
+
+def rule_of(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
+    """How a gang that was noted is moved: as the spec says, or as it was begun."""
+    _, kind, namespace, name = noted["root"]
+    wanted = (namespace, name, kind)
+    found = next((r for r in drain.workloads if (r.namespace, r.name, r.kind) == wanted), None)
+    if found is not None:
+        return found
+    mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
+    return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)
 
 
 def stop_words(gang: Gang) -> str:

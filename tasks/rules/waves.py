@@ -14,9 +14,8 @@ from infra.model.workload import Pod, Snapshot
 from tasks.rules.budgets import Turns
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
-from tasks.rules.gangs import Gang, as_moved, find_gangs, judge_gang, pinned, rehomes
+from tasks.rules.gangs import Gang, as_moved, find_gangs, judge_gang, member_as_moved, pinned
 from tasks.rules.placement import TargetShape
-from tasks.rules.rehoming import rehomed_pod
 from tasks.rules.replicas import replica_findings
 
 _BLOCK_LABELS = (
@@ -223,7 +222,7 @@ def gang_block(
 
 def _of_member(pod: Pod, gang: Gang, ctx: Context, drain: Drain) -> tuple[Decision, ...]:
     """The rules' answers for a pod of a gang, as its template will be where that is changed on the way."""
-    moved = rehomed_pod(pod, ctx.target) if ctx.target and rehomes(gang) else pod
+    moved = member_as_moved(gang, pod, ctx.target)
     # Whoever wrote down how it moves, or moves it himself, answers for what is lost with its pods.
     answered = gang.rule in drain.workloads or gang.mode in (MoveMode.LEAVE, MoveMode.WAIT)
     return _without_waits(decide(moved, ctx), scratch=answered)

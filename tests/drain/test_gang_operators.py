@@ -336,12 +336,10 @@ class Template:
 
 def pinned_spec():
     container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
-    term = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["old"]}]}
     return {
         "containers": [container],
         "terminationGracePeriodSeconds": 1,
         "nodeSelector": {"pool": "old"},
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}},
     }
 
 

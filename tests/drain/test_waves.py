@@ -7,11 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from infra.kube.read import of_objects
-from infra.model.cluster import Taint
-from infra.model.gangs import GANG_KINDS
 from infra.model.spec import Waves, Window
-from tasks.rules.placement import TargetShape
-from tasks.rules.rehoming import rehome_patch
 from tasks.rules.replicas import first_replicas
 from tasks.rules.waves import is_open, next_opening, order_nodes, sizes
 
@@ -84,40 +80,6 @@ class TestSizes:
             ]
         )  # fmt: skip
         assert order_nodes(["empty", "urgent", "b2", "a2", "b1"], snapshot) == ["a2", "b1", "b2", "urgent", "empty"]
-
-
-class TestRehoming:
-    TARGET = TargetShape(
-        labels={"pool": "new", "zone": "a"}, taints=(Taint(key="gpu", value="", effect="NoSchedule"),), nodes=2
-    )
-
-    @pytest.mark.parametrize("row", [k for k in GANG_KINDS if k.templates], ids=lambda k: k.kind)
-    def test_each_template_of_each_kind_is_changed_and_nothing_else(self, row):
-        def tree(path):
-            if not path:
-                return {"nodeSelector": {"pool": "old", "zone": "a"}, "containers": [{"name": "c"}]}
-            inner = tree(path[1:])
-            if path[0] == "*":
-                return {"Worker": inner} if row.group == "kubeflow.org" else [inner, tree(path[1:])]
-            return {path[0]: inner, "kept": 1}
-
-        spec = {"other": True}
-        for path in row.templates:
-            made, key = tree(path)[path[0]], path[0]
-            spec[key] = {**spec.get(key, {}), **made} if isinstance(made, dict) else made
-        patch = rehome_patch(row, {"spec": spec}, self.TARGET)
-        assert patch is not None
-        assert set(patch["spec"]) == {path[0] for path in row.templates}
-        text = str(patch)
-        assert "'old'" not in text
-        assert text.count("'pool': 'new'") == str(spec).count("'pool': 'old'")
-        assert text.count("'zone': 'a'") == str(spec).count("'zone': 'a'")
-        assert "'old'" in str(spec)  # what was read is left alone
-
-    def test_a_template_that_fits_is_left_as_its_owner_wrote_it(self):
-        job = next(k for k in GANG_KINDS if k.group == "batch")
-        spec = {"template": {"spec": {"nodeSelector": {"zone": "a"}, "tolerations": [{"operator": "Exists"}]}}}
-        assert rehome_patch(job, {"spec": spec}, self.TARGET) is None
 
 
 def test_sets_whose_failover_nobody_waits_for_are_not_moved_first():
