@@ -12,7 +12,7 @@ from infra.kube import leases, read, records
 from infra.model.pools import PoolState
 from infra.model.record import Step, StepState
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict
-from tasks import drain, fence, planning, pools, swap_record
+from tasks import drain, fence, gangs, planning, pools, swap_record
 from tasks.facts import LEAVING, LISTED, SOURCE_PRIOR, TARGET_PRIOR, gate_done, noted
 from tasks.identity import pool_words
 from tasks.proof import judge
@@ -150,8 +150,10 @@ def _judge_for_retirement(run: Run) -> Gate:
 def _give_back(run: Run) -> None:
     """The target becomes an ordinary pool: its nodes' annotations as before, and repaired as the old pool was.
 
-    We made it without repair, so what it was like before us says nothing of how it should live.
+    We made it without repair, so what it was like before us says nothing of how it should live. Templates that were
+    changed for it stay so.
     """
+    gangs.forget_moved(run.kube, run.name)
     target = run.target_pool()
     if target is not None:
         snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)
