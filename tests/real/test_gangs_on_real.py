@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -14,12 +13,10 @@ from infra.clock import parse_time, rfc3339
 from infra.errors import PoolshiftError
 from infra.kube.inside import post_to
 from infra.model.spec import Drain
-from infra.sandbox.nodes import add_node
 from tasks.drain import move
+from tests.real.gang_pools import NEW, OLD, POOL, add_pools, homes, pod_template, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-POOL = "eks.amazonaws.com/nodegroup"
-OLD, NEW = ("ip-a-0", "ip-a-1"), ("ip-b-0", "ip-b-1")
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 
@@ -27,53 +24,21 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 def pools(stage: Callable[..., Any]) -> Any:
     """Two old nodes and two new ones, with their GPUs allocatable."""
     here = stage("healthy", "eks", "real")
-    for pool, names in (("gpu-a", OLD), ("gpu-b", NEW)):
-        for name in names:
-            add_node(
-                here.sandbox.api, name=name, pool_labels={POOL: pool}, machine_type="p5en.48xlarge", zone="us-east-2a"
-            )
-
-    def gpus() -> bool:
-        found = [here.kube.get(f"/api/v1/nodes/{name}") or {} for name in (*OLD, *NEW)]
-        return all((n.get("status") or {}).get("allocatable", {}).get("nvidia.com/gpu") == "8" for n in found)
-
-    until(gpus, "GPUs allocatable on four nodes")
+    add_pools(here)
     return here
 
 
-def until(seen: Callable[[], object], what: str, seconds: float = 180.0) -> None:
-    end = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < end, f"never seen: {what}"
-        time.sleep(0.5)
-
-
 def job(name: str) -> dict[str, Any]:
-    container = {"name": "rank", "image": "registry.example.com/train:1"}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "annotations": {"sandbox.poolshift.dev/checkpoint-seconds": "600"}},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": 2,
-            "parallelism": 2,
-            "template": {
-                "metadata": {"annotations": {"sandbox.poolshift.dev/run-seconds": "forever"}},
-                "spec": {
-                    "restartPolicy": "Never",
-                    "nodeSelector": {POOL: "gpu-a"},
-                    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-                    "containers": [{**container, "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
-                },
-            },
-        },
+        "spec": {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": pod_template()},
     }
 
 
-def ranks(kube: Any) -> dict[str, str]:
-    pods = kube.list("/api/v1/namespaces/default/pods", {"labelSelector": "batch.kubernetes.io/job-name=llm"})
-    return {p["metadata"]["name"]: p["spec"].get("nodeName", "") for p in pods if p["status"]["phase"] == "Running"}
+def ranks(kube: Any, name: str = "llm") -> dict[str, str]:
+    return homes(kube, f"batch.kubernetes.io/job-name={name}")
 
 
 def test_a_pinned_gang_is_saved_by_exec_and_comes_up_on_the_target(pools: Any) -> None:
