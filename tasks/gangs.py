@@ -28,7 +28,7 @@ from tasks.rules.outcome import End
 from tasks.rules.placement import TargetShape
 from tasks.rules.rehoming import Change, apply, rehome_changes
 from tasks.rules.rehoming import joined as joined_changes
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, span
 
 __all__ = ["Failed", "GangEnd", "Mover", "Work", "forget_moved", "restore", "unfinished"]
 
@@ -278,7 +278,7 @@ class Mover:
             return bool(seen)
 
         def why_not() -> str:
-            text = f"no checkpoint newer than {noted['asked']} was seen within {rule.max_wait}"
+            text = f"no checkpoint newer than {noted['asked']} was seen within {span(rule.max_wait)}"
             return f"{text}; {question.trouble}" if question.trouble else text
 
         left = max(timedelta(0), rule.max_wait - (self.clock.now() - asked))
@@ -301,13 +301,14 @@ class Mover:
         return text + (f"; {stuck.key}: {stuck.unschedulable or stuck.waiting or 'Pending'}" if stuck else "")
 
     def _await_own_end(self, workload: str, noted: Mapping[str, Any], rule: WorkloadRule) -> Generator[None]:
-        self.say(f"{workload}: waiting at most {rule.max_wait} for it to leave by itself")
+        limit = span(rule.max_wait)
+        self.say(f"{workload}: waiting at most {limit} for it to leave by itself")
         yield from self.wait_for(
             lambda: not any(p.node in self.off for p in self._members(noted)),
             rule.max_wait,
             workload,
             "gang-still-there",
-            f"has not left the source pool by itself within {rule.max_wait}",
+            f"has not left the source pool by itself within {limit}, and was not touched: run again when it has",
         )
 
     def wait_for(

@@ -13,7 +13,7 @@ from infra.errors import Refused, Unmeasured
 from infra.kube import read, records
 from infra.model.pools import Pool
 from infra.model.record import Step, StepState
-from infra.model.spec import Repeat
+from infra.model.spec import MoveMode, Repeat
 from infra.model.verdict import Outcome, Verdict
 from tasks import approvals, ledgers, planning, pools, swap, swap_record
 from tasks import readiness as ready
@@ -143,13 +143,21 @@ def approval(run: Run) -> Done:
     return Done(summary=f"approved by {found['by']} at {found['at']}: {found['reason']}", data=found)
 
 
+def _watched(run: Run) -> list[str]:
+    """The workloads that we have moved. One that its spec waits for, or leaves to its owner, may end and be gone."""
+    spared = (MoveMode.WAIT, MoveMode.LEAVE)
+    theirs = {f"{r.kind}/{r.namespace}/{r.name}" for r in run.spec.drain.workloads if r.mode in spared}
+    moved = [str(item) for item in run.data(Step.MIGRATE).get("workloads") or ()]
+    return [name for name in moved if name not in theirs]
+
+
 def soak(run: Run) -> Done:
     """Step 9. Watched time, with conditions; then the transport once more, where two nodes are idle."""
     target = target_of(run)
     verdict = soaking.soak(
         run.kube,
         target,
-        [str(item) for item in run.data(Step.MIGRATE).get("workloads") or ()],
+        _watched(run),
         run.spec.soak,
         run.name,
         run.say,

@@ -13,6 +13,7 @@ from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot, Workload
 from tasks.rules.placement import TargetShape, place, without_room
 from tasks.rules.rehoming import rehomed_pod, still_pinned
+from tasks.rules.wording import plural, span
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 
@@ -114,7 +115,7 @@ def judge_gang(
         case MoveMode.LEAVE:
             found.append(_finding(gang, Level.WARN, "gang-left", "its owner moves it (mode leave)"))
         case MoveMode.WAIT:
-            found.append(_finding(gang, Level.WARN, "gang-waits", f"is waited for, at most {gang.rule.max_wait}"))
+            found.append(_finding(gang, Level.WARN, "gang-waits", f"is waited for, at most {span(gang.rule.max_wait)}"))
         case MoveMode.CHECKPOINT if gang.rule.checkpoint.via == "annotation":
             seen = gang.rule.checkpoint.seen_annotation
             if seen not in gang.root.annotations:
@@ -214,6 +215,14 @@ def rule_of(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
         return found
     mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
     return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)
+
+
+def ended_words(ended: Mapping[str, Any]) -> str:
+    """How a gang's move ended, in a phrase; from a report's JSON."""
+    if ended.get("running"):
+        saved = f", checkpoint of {ended['checkpoint']} seen" if ended.get("checkpoint") else ""
+        return f"moved, {plural(int(ended.get('ranks') or 0), 'rank')}{saved}"
+    return str(ended.get("reason") or ("left by itself" if ended.get("end") == "drained" else ended.get("end") or ""))
 
 
 def stop_words(gang: Gang) -> str:
