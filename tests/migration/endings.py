@@ -32,6 +32,7 @@ OURS = {
 _POOL_LABELS = ("eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool")
 _CHANGING = ("createdAt", "modifiedAt", "resources", "etag", "self_link", "instance_group_urls", "nodegroupArn")
 _TIMED = ("checkpoint-never-seen",)  # how long a job has run when the plan looks is chance
+_WARNINGS = re.compile(r", (?:no|\d+) warnings?")  # counted with the timed ones; the findings themselves are compared
 _NUMBER = re.compile(r"\d[\d.,:TZ-]*( ?(s|ms|min|h|d|days?)\b)?( (and )?\d+ ?(s|min|h)\b)?")
 
 
@@ -121,7 +122,7 @@ def _step(text: str) -> Raw:
     entry = json.loads(text)
     data = entry["data"] or {}
     kept = ("outcome", "pods", "workloads", "kept", "required", "missing", "nodes", "forced", "restored", "strategy")
-    found: Raw = {"state": entry["state"], "summary": _words(entry["summary"])}
+    found: Raw = {"state": entry["state"], "summary": _words(_WARNINGS.sub("", entry["summary"]))}
     found |= {key: _plain(key, data[key]) for key in kept if key in data}
     if data.get("verdicts"):
         found["verdicts"] = sorted(_verdict(v) for v in data["verdicts"])
