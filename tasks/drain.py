@@ -200,7 +200,7 @@ class _Drain:
         self.began, self.asked = clock.now(), kube.requests
 
     def run(self) -> DrainReport:
-        with View(self.kube) as view:
+        with View(self.kube, nodes=self.nodes) as view:
             live = (tuple(view.pods.values()), tuple(view.budgets.values()))
             now = read_snapshot(self.kube, live=live)
             missing = [n for n in self.nodes if n not in now.node_by_name]

@@ -6,6 +6,8 @@ waits in one place for everything.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -20,6 +22,9 @@ from infra.kube.wire import budget as read_budget
 from infra.kube.wire import pod as read_pod
 from infra.model.workload import Budget, Pod
 
+_EVENT = tuple(b'{"type":"%s","object":{"kind":"Pod",' % kind for kind in (b"ADDED", b"MODIFIED", b"DELETED"))
+_NODE = b'"nodeName"'
+_NAME = re.compile(rb'"nodeName":"([^"\\]*)"')
 _BURST = 4096  # events taken at once before the owner looks at its work again
 
 
@@ -37,19 +42,41 @@ class News:
         return bool(self.pods or self.gone or self.budgets or self.posted or self.relisted)
 
 
+def of_other_nodes(nodes: Iterable[str]) -> Callable[[bytes], bool]:
+    """Tells of a line of a pod watch, undecoded, whether it surely is an event of a pod on none of these nodes.
+
+    On a busy cluster most events are of pods that nobody here waits for, and decoding is what a watch costs.
+    """
+    wanted = frozenset(name.encode() for name in nodes)
+
+    def skips(line: bytes) -> bool:
+        if not line.startswith(_EVENT):
+            return False
+        # Within a string a quote is escaped, so this is a key or a whole string; where there are two, who knows.
+        at = line.find(_NODE)
+        if at < 0:
+            return True  # not bound yet
+        found = _NAME.match(line, at)
+        return found is not None and line.find(_NODE, found.end()) < 0 and found[1] not in wanted
+
+    return skips
+
+
 class View:
     """Pods by UID and node, budgets by key. Only the thread that pumps may read it.
 
-    `lost` is the error of a watch that is down, else None: what the view shows may then be old.
+    With `nodes`, only pods on these are followed: all others stay as they were when last listed. `lost` is the error
+    of a watch that is down, else None: what the view shows may then be old.
     """
 
-    def __init__(self, kube: Kube, *, silence: float = SILENCE) -> None:
+    def __init__(self, kube: Kube, *, nodes: Iterable[str] | None = None, silence: float = SILENCE) -> None:
         self.pods: dict[str, Pod] = {}
         self.on_node: dict[str, set[str]] = {}
         self.budgets: dict[str, Budget] = {}
         self.lost: PoolshiftError | None = None
         self.queue: SimpleQueue[Any] = SimpleQueue()
-        self._pods = Watch(kube, PODS, read_pod, self.queue, silence=silence)
+        skips = None if nodes is None else of_other_nodes(nodes)
+        self._pods = Watch(kube, PODS, read_pod, self.queue, silence=silence, skips=skips)
         self._budgets = Watch(kube, BUDGETS, read_budget, self.queue, silence=silence)
         self._synced: set[int] = set()
 

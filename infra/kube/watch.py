@@ -6,6 +6,7 @@ the state. After every listing comes one `Synced` with all objects, so a reader 
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import orjson
 
 from infra.errors import PoolshiftError, Unreachable
 from infra.kube.api import PAGE, ApiError, Kube, translate
+from infra.kube.lines import Lines, Stream
 from infra.kube.wire import Shared, Wire
 
 T = TypeVar("T")
@@ -71,16 +73,20 @@ class Watch(Generic[T]):
         *,
         params: Mapping[str, Any] | None = None,
         silence: float = SILENCE,
+        skips: Callable[[bytes], bool] | None = None,
     ) -> None:
+        """`skips` is asked for each line as it came: of those that it knows to be of no interest nothing is decoded."""
         self.path = path
-        self._kube = kube
+        self._kube, self._lines = kube, Lines(kube)
         self._convert = convert
         self._queue = queue
         self._params = dict(params or {})
         self._silence = silence
+        self._skips = skips
+        self._skipped = b""
         self._stopping = threading.Event()
         self._relist = threading.Event()
-        self._response: Any = None
+        self._response: Stream | None = None
         self._version = ""
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
 
@@ -158,7 +164,7 @@ class Watch(Generic[T]):
             "timeoutSeconds": max(1, int(self._silence * 0.8)),
         }
         try:
-            response = self._kube.open("GET", self.path, params=params, timeout=(10.0, self._silence), preload=False)
+            response = self._lines.stream(self.path, params, connect=10.0, silence=self._silence)
         except Unreachable as error:
             self._queue.put(Lost(self, error))
             return version, False
@@ -173,16 +179,22 @@ class Watch(Generic[T]):
                 self._queue.put(Lost(self, refusal))
                 return version, False
             self._queue.put(Resumed(self))
-            return self._read(response)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
-            return self._version, True  # cut; what came before it counts
+            self._read(response)
+            return self._place(), True
+        except (http.client.HTTPException, urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            return self._place(), True  # cut; what came before it counts
         finally:
             self._response = None
             response.close()
 
-    def _read(self, response: Any) -> tuple[str, bool]:
+    def _read(self, response: Stream) -> None:
         shared = Shared()
         for line in _lines(response):
+            if self._stopping.is_set() or self._relist.is_set():
+                break
+            if self._skips is not None and self._skips(line):
+                self._skipped = line
+                continue
             try:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:
@@ -190,12 +202,19 @@ class Watch(Generic[T]):
             kind, raw = event.get("type"), event.get("object") or {}
             if kind == "ERROR":
                 self._raise(raw)
-            self._version = str((raw.get("metadata") or {}).get("resourceVersion") or self._version)
+            self._version, self._skipped = _version_of(raw) or self._version, b""
             if kind in ("ADDED", "MODIFIED", "DELETED"):
                 self._queue.put(Changed(self, self._convert(raw, shared), kind == "DELETED"))
-            if self._stopping.is_set() or self._relist.is_set():
-                break
-        return self._version, True
+
+    def _place(self) -> str:
+        """The version to go on from; a skipped line is read for it only now."""
+        skipped, self._skipped = self._skipped, b""
+        if skipped:
+            try:
+                self._version = _version_of(orjson.loads(skipped).get("object") or {}) or self._version
+            except orjson.JSONDecodeError:
+                pass  # torn: go on from the last line that was read, which only brings skipped ones again
+        return self._version
 
     def _raise(self, status: Wire) -> None:
         if status.get("code") == 410:
@@ -203,7 +222,11 @@ class Watch(Generic[T]):
         raise ApiError(f"watch of {self.path}", f"{status.get('code')} {status.get('message')}")
 
 
-def _lines(response: Any) -> Iterator[bytes]:
+def _version_of(raw: Wire) -> str:
+    return str((raw.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _lines(response: Stream) -> Iterator[bytes]:
     """Whole lines as soon as they are there. (The client's own line iterator waits for 64 KiB where a proxy between
     sends no chunks.)
     """

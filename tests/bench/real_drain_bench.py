@@ -1,30 +1,26 @@
 """The drain on a real control plane: against kubectl drain, Karpenter and a reference loop that knows the budgets.
 
-    python -m tests.bench.real_drain_bench [NODES] [PODS]
+    python -m tests.bench.real_drain_bench [NODES] [PODS] [--parties reference] [--budgets none] [--rounds 3]
 
 Needs the binaries (`make control-plane`); Karpenter takes part when it is built. One control plane serves all
 parties in turn: the pods go from one pool to the other and back, 20 Deployments without budgets, then with 50 %.
 Control plane, node agent and the party share the machine, so ratios within one run say something, and seconds only what
-this machine was doing.
+this machine was doing; the processor time of a party's own process depends on that much less.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import http.client
 import json
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 from infra.clock import SystemClock
 from infra.kube.api import Kube, connect
@@ -35,11 +31,10 @@ from infra.sandbox.access import Access, Api
 from infra.sandbox.agent import Agent
 from infra.sandbox.nodes import add_node
 from infra.sandbox.run import LoopThread
-from tasks.drain import DrainOptions, drain_nodes
 from tests.bench import karpenter_peer
+from tests.bench.drain_parties import Turn, cordon, take_turn
 
 DEPLOYMENTS = 20
-WRITERS = 16
 KUBECTL_SHARE = 4  # kubectl is read on a quarter of the nodes: its time is strictly linear in them
 LABEL = "bench/pool"
 
@@ -80,8 +75,7 @@ class Bench:
     def cordon(self, names: list[str], cordoned: bool) -> None:
         """Set or lift the cordon."""
         for name in names:
-            body = {"spec": {"unschedulable": cordoned or None}}
-            self.api.request("PATCH", f"/api/v1/nodes/{name}", body, content_type="application/merge-patch+json")
+            cordon(self.api, name, cordoned)
 
     def gather(self) -> None:
         """Before a party's turn: all pods on one pool, the other one open, both uncordoned but for the party's work."""
@@ -153,18 +147,6 @@ def budgets(bench: Bench, wanted: bool) -> None:
             bench.api.request("DELETE", f"{path}/web-{number}")
 
 
-def ours(bench: Bench) -> tuple[float, float, float]:
-    """(seconds, requests a pod, share of the evictions that was refused)."""
-    bench.gather()
-    began = time.perf_counter()
-    report = drain_nodes(bench.kube, bench.names(bench.full), DrainOptions())
-    took = time.perf_counter() - began
-    if report.exit_code:
-        raise SystemExit(f"the drain failed: {report.to_json()}")
-    bench.full = bench.empty
-    return took, report.requests / report.leaving, report.tally.refused / max(1, report.tally.sent)
-
-
 def kubectl(bench: Bench) -> float:
     """Seconds of `kubectl drain`, from a part of the nodes; the rest is drained by the reference loop."""
     bench.gather()
@@ -174,120 +156,16 @@ def kubectl(bench: Bench) -> float:
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     took = (time.perf_counter() - began) / len(part) * len(names)
-    reference(bench)
+    turn(bench, "reference")
     return took
 
 
-@dataclass(kw_only=True)
-class Loop:
-    """The reference: one watch on pods and one on budgets, evict while a budget is free. Nothing more."""
-
-    bench: Bench
-    where: dict[str, str] = field(default_factory=dict)  # pod -> app, for pods that have to go
-    free: dict[str, int] = field(default_factory=dict)  # app -> evictions that its budget still allows
-    refused: int = 0
-    sent: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    asked: set[str] = field(default_factory=set)
-    flying: Counter[str] = field(default_factory=Counter)  # app -> evictions without an answer yet
-
-    def connection(self) -> http.client.HTTPSConnection:
-        url = urlsplit(self.bench.access.url)
-        context = ssl.create_default_context(cadata=self.bench.access.ca)
-        return http.client.HTTPSConnection(str(url.hostname), url.port, context=context)
-
-    def ask(self, connection: http.client.HTTPSConnection, method: str, path: str, body: Any = None) -> Any:
-        headers = self.bench.access.headers() | {"Content-Type": "application/json"}
-        connection.request(method, path, json.dumps(body) if body else None, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-
-    def follow(self, path: str, version: str, seen: Any) -> None:
-        connection = self.connection()
-        connection.request("GET", f"{path}?watch=true&resourceVersion={version}", headers=self.bench.access.headers())
-        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-            for line in connection.getresponse():
-                event = json.loads(line)
-                with self.changed:
-                    seen(event["type"], event["object"])
-                    self.changed.notify_all()
-                if not self.where:
-                    break
-        connection.close()
-
-    def pod_seen(self, kind: str, pod: Any) -> None:
-        if kind == "DELETED":
-            self.where.pop(pod["metadata"]["name"], None)
-
-    def budget_seen(self, kind: str, budget: Any) -> None:
-        app = budget["metadata"]["name"]
-        self.free[app] = budget["status"].get("disruptionsAllowed", 0) - self.flying[app]
-
-    def take(self) -> str | None:
-        """The next pod whose budget is free, charged; None when all have been asked for."""
-        with self.changed:
-            while True:
-                open_ = [name for name in self.where if name not in self.asked]
-                if not open_ and not self.where:
-                    return None
-                for name in open_:
-                    app = self.where[name]
-                    if self.free.get(app, 1 << 30) > 0:
-                        self.free[app] = self.free.get(app, 1 << 30) - 1
-                        self.asked.add(name)
-                        self.flying[app] += 1
-                        return name
-                self.changed.wait(1.0)
-
-    def write(self) -> None:
-        connection = self.connection()
-        while (name := self.take()) is not None:
-            app = self.where.get(name, "")
-            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-            status, _ = self.ask(connection, "POST", f"/api/v1/namespaces/default/pods/{name}/eviction", body)
-            with self.changed:
-                self.sent += 1
-                self.flying[app] -= 1
-                if status == 429:
-                    self.refused += 1
-                    self.asked.discard(name)
-        connection.close()
-
-    def run(self) -> None:
-        names = set(self.bench.names(self.bench.full))
-        self.bench.cordon(sorted(names), True)
-        connection = self.connection()
-        _, pods = self.ask(connection, "GET", "/api/v1/pods")
-        _, found = self.ask(connection, "GET", "/apis/policy/v1/poddisruptionbudgets")
-        connection.close()
-        for pod in pods["items"]:
-            if pod["spec"].get("nodeName") in names:
-                self.where[pod["metadata"]["name"]] = pod["metadata"]["labels"]["app"]
-        for budget in found["items"]:
-            self.budget_seen("ADDED", budget)
-        watches = [
-            ("/api/v1/pods", pods, self.pod_seen),
-            ("/apis/policy/v1/poddisruptionbudgets", found, self.budget_seen),
-        ]
-        for path, listed, seen in watches:
-            arguments = (path, listed["metadata"]["resourceVersion"], seen)
-            threading.Thread(target=self.follow, args=arguments, daemon=True).start()
-        writers = [threading.Thread(target=self.write) for _ in range(WRITERS)]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-
-
-def reference(bench: Bench) -> tuple[float, float]:
-    """(seconds, share of the evictions that was refused) of the reference loop."""
+def turn(bench: Bench, party: str) -> Turn:
+    """One turn of ours or of the reference loop: all pods go to the other pool."""
     bench.gather()
-    loop = Loop(bench=bench)
-    began = time.perf_counter()
-    loop.run()
-    took = time.perf_counter() - began
+    done = take_turn(party, bench.kubeconfig, bench.names(bench.full))
     bench.full = bench.empty
-    return took, loop.refused / max(1, loop.sent)
+    return done
 
 
 def karpenter(bench: Bench) -> tuple[float, float]:
@@ -296,7 +174,7 @@ def karpenter(bench: Bench) -> tuple[float, float]:
         bench.more["k"] = peer.add_nodes(bench.nodes, {LABEL: "k"})
         home = bench.full
         bench.cordon(bench.names(bench.empty), True)
-        Loop(bench=bench).run()
+        take_turn("reference", bench.kubeconfig, bench.names(home))
         bench.full = "k"
         bench.cordon(bench.names(home), False)
         bench.settle()
@@ -313,39 +191,77 @@ def karpenter(bench: Bench) -> tuple[float, float]:
     return took, refused
 
 
-def main(nodes: int = 40, pods: int = 800) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What the parties took, one after the other on the same cluster. None: took no part."""
+
+    ours: Turn
+    loop: Turn | None
+    karpenter: tuple[float, float] | None
+    kubectl: float | None
+
+
+def play(bench: Bench, parties: frozenset[str]) -> Round:
+    """One turn of each party."""
+    return Round(
+        ours=turn(bench, "ours"),
+        loop=turn(bench, "reference") if "reference" in parties else None,
+        karpenter=karpenter(bench) if "karpenter" in parties else None,
+        kubectl=kubectl(bench) if "kubectl" in parties else None,
+    )
+
+
+def tell(name: str, found: Round, *, tight: bool) -> None:
+    """Print the ratios of a round."""
+    us = found.ours
+    refused = f", {100 * us.refusals:.1f} % refused (reach 1 %)" if tight else ""
+    print(
+        f"{name}: {us.seconds:.1f} s, {us.cpu_ms:.1f} ms of processor a pod, "
+        f"{us.requests / us.pods:.2f} requests a pod{refused}"
+    )
+    if loop := found.loop:
+        print(
+            f"  the reference loop: {us.seconds / loop.seconds:.2f} times its {loop.seconds:.1f} s "
+            f"(reach {'1' if tight else '1.2'}), {us.cpu / loop.cpu:.2f} times its {loop.cpu_ms:.1f} ms"
+            + (f"; refused: {100 * loop.refusals:.1f} %" if tight else "")
+        )
+    if peer := found.karpenter:
+        reach = f"{peer[0] / us.seconds:.1f} times as long (reach 1.8)" if tight else ""
+        share = reach or f"ours takes {us.seconds / peer[0]:.2f} times as long (reach 1.2)"
+        print(f"  Karpenter: {peer[0]:.1f} s, {share}; refused: {100 * peer[1]:.0f} %")
+    if found.kubectl:
+        print(f"  one kubectl drain: {found.kubectl / us.seconds:.1f} times as long (reach 8)")
+
+
+def main() -> None:
     """Print the ratios."""
-    absent = karpenter_peer.missing()
+    read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    read.add_argument("nodes", nargs="?", type=int, default=40)
+    read.add_argument("pods", nargs="?", type=int, default=800)
+    read.add_argument("--parties", default="reference,karpenter,kubectl", help="beside ours, with commas")
+    read.add_argument("--budgets", choices=("none", "half", "both"), default="both")
+    read.add_argument("--rounds", type=int, default=1, help="of ours and the reference loop, in turn")
+    asked = read.parse_args()
+    parties = frozenset(filter(None, asked.parties.split(",")))
+    absent = karpenter_peer.missing() if "karpenter" in parties else ""
     if absent:
         print(f"without Karpenter: {absent}")
-    with cluster(nodes, pods) as bench:
-        print(f"real control plane, {nodes} nodes, {pods} pods, {DEPLOYMENTS} Deployments")
-        free, free_requests, _ = ours(bench)
-        plain, _ = reference(bench)
-        peer_free = None if absent else karpenter(bench)
-        print(f"no budgets: {free:.1f} s, {free_requests:.2f} requests a pod")
-        print(f"  the reference loop: {free / plain:.2f} times its {plain:.1f} s (reach 1.2)")
-        if peer_free:
-            print(f"  Karpenter: {free / peer_free[0]:.2f} times its {peer_free[0]:.1f} s (reach 1.2)")
-        budgets(bench, True)
-        tight, requests, refused = ours(bench)
-        loop, loop_refused = reference(bench)
-        peer_tight = None if absent else karpenter(bench)
-        slow = kubectl(bench)
-        print(
-            f"budgets of 50 %: {tight:.1f} s, {requests:.2f} requests a pod, {100 * refused:.1f} % refused (reach 1 %)"
-        )
-        print(
-            f"  the reference loop: {tight / loop:.2f} times its {loop:.1f} s (reach 1); "
-            f"refused: {100 * loop_refused:.1f} %"
-        )
-        if peer_tight:
-            print(
-                f"  Karpenter: {peer_tight[0] / tight:.1f} times as long (reach 1.8): {peer_tight[0]:.1f} s; "
-                f"refused: {100 * peer_tight[1]:.0f} %"
-            )
-        print(f"  one kubectl drain: {slow / tight:.1f} times as long (reach 8)")
+        parties -= {"karpenter"}
+    quick = parties & {"reference"}
+    with cluster(asked.nodes, asked.pods) as bench:
+        print(f"real control plane, {asked.nodes} nodes, {asked.pods} pods, {DEPLOYMENTS} Deployments", flush=True)
+        for tight in (False, True):
+            if asked.budgets == ("none" if tight else "half"):
+                continue
+            if tight:
+                budgets(bench, True)
+            # kubectl meets budgets only: without them it is limited by its own client, and takes as long.
+            plain = frozenset({"kubectl"}) if not tight else frozenset()
+            for number in range(asked.rounds):
+                taking = (parties if number == 0 else quick) - plain
+                tell("budgets of 50 %" if tight else "no budgets", play(bench, taking), tight=tight)
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:]))
+    main()

@@ -10,11 +10,19 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from infra.kube.view import of_other_nodes
 from infra.kube.watch import Changed, Lost, Synced, Watch
 
 
 def pod(name, version, kind="ADDED"):
     return {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}}}
+
+
+def bound(node, kind="MODIFIED", **meta):
+    event = {"type": kind, "object": {"kind": "Pod", "metadata": {"name": "p", **meta}, "spec": {"nodeName": node}}}
+    if node is None:
+        del event["object"]["spec"]["nodeName"]
+    return json.dumps(event, separators=(",", ":")).encode()
 
 
 class Script:
@@ -65,13 +73,18 @@ def follow(kube_at):
     """Watch a scripted server; returns (script, next item)."""
     open_ = []
 
-    def start(lists, watches, silence=10.0):
+    def start(lists, watches, silence=10.0, skips=None):
         script = Script(lists, watches)
         thread = threading.Thread(target=script.server.serve_forever, args=(0.02,))
         thread.start()
         queue = SimpleQueue()
         watch = Watch(
-            kube_at(script.url), "/api/v1/pods", lambda raw, _: raw["metadata"]["name"], queue, silence=silence
+            kube_at(script.url),
+            "/api/v1/pods",
+            lambda raw, _: raw["metadata"]["name"],
+            queue,
+            silence=silence,
+            skips=skips,
         )
         watch.start()
         open_.append((watch, script, thread))
@@ -105,6 +118,37 @@ def test_a_cut_connection_is_resumed_from_the_last_event_without_a_listing(follo
     assert until(get, Changed).object == "b"
     assert until(get, Changed).object == "c"
     assert script.seen[:2] == ["5", "6"]
+
+
+def test_what_is_skipped_is_not_told_and_still_moves_the_place_to_resume_from(follow):
+    script, get = follow(
+        [([], "5")],
+        [([pod("b", "6"), pod("other", "7")], "end"), ([pod("other", "8")], "tear"), ([pod("c", "9")], "hang")],
+        skips=lambda line: b'"other"' in line,
+    )
+    assert [until(get, Changed).object, until(get, Changed).object] == ["b", "c"]
+    assert script.seen[:3] == ["5", "7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("line", "skipped"),
+    [
+        (bound("n1"), False),
+        (bound("n2"), True),
+        (bound("n1", kind="DELETED"), False),
+        (bound(None), True),
+        (bound("n2", labels={"nodeName": "n1"}), False),  # which of the two is it?
+        (bound("n2", annotations={"x": '{"nodeName":"n1"}'}), True),
+        (bound("n2", annotations={"x": "nodeName"}), False),
+        (bound("n1", annotations={"x": '"nodeName":"n2"'}), False),
+        (bound("n2").replace(b'":"', b'": "'), False),  # written in another way: let it be read
+        (b'{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"9"}}}', False),
+        (b'{"type":"ERROR","object":{"kind":"Status","code":410}}', False),
+        (b"", False),
+    ],
+)
+def test_only_what_surely_is_a_pod_of_another_node_is_left_unread(line, skipped):
+    assert of_other_nodes(["n1"])(line) is skipped
 
 
 def test_a_bookmark_moves_the_place_to_resume_from(follow):
