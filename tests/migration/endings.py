@@ -33,6 +33,9 @@ _POOL_LABELS = ("eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool")
 _CHANGING = ("createdAt", "modifiedAt", "resources", "etag", "self_link", "instance_group_urls", "nodegroupArn")
 _TIMED = ("checkpoint-never-seen",)  # how long a job has run when the plan looks is chance
 _WARNINGS = re.compile(r", (?:no|\d+) warnings?")  # counted with the timed ones; the findings themselves are compared
+_NODE = re.compile(r"\b(ip-[\w.-]+|gke-[\w-]+)")
+# Pods of a Deployment (hash of its template, five letters) and of a Job (index, five), of the letters that are used.
+_GENERATED = re.compile(r"-([bcdf-hj-np-tv-xz2456789]{8,10}|\d+)-[bcdf-hj-np-tv-xz2456789]{5}\b")
 _NUMBER = re.compile(r"\d[\d.,:TZ-]*( ?(s|ms|min|h|d|days?)\b)?( (and )?\d+ ?(s|min|h)\b)?")
 
 
@@ -138,7 +141,7 @@ def _verdict(verdict: Raw) -> str:
 
 def _words(text: str) -> str:
     """A sentence without its numbers, times and generated names."""
-    return _NUMBER.sub("#", re.sub(r"\b(ip-[\w.-]+|gke-[\w-]+)", "NODE", text))
+    return _NUMBER.sub("#", _GENERATED.sub("-POD", _NODE.sub("NODE", text)))
 
 
 def _plain(key: str, value: Any) -> Any:
