@@ -67,31 +67,43 @@ def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
         for lease in leases:
             lease.check()
         wishes.heed(run)
-        return take(spec, name, TITLES[name])
+        try:
+            record = take(spec, name, TITLES[name])
+        except (GateHeld, Unmeasured) as error:
+            wishes.refuse_cancelled(run, error.observed)  # who ended it says more than what was not done by then
+            raise
+        if record.state is not StepState.DONE:
+            wishes.refuse_cancelled(run, record.summary)
+        return record
 
     step(Step.PLAN)
     step(Step.BASELINE)
     step(Step.PROVISION)
     step(Step.READINESS)
     step(Step.VALIDATE)
-    _stop_unless_open(step(Step.GATE), "the old pool is untouched, the new one is fenced off")
+    _stop_unless_open(step(Step.GATE), "every verdict pass", "the old pool is untouched, the new one is fenced off")
     if spec.approval.ask:
         ask(spec, run.kube, run.clock)
         step(Step.APPROVAL)
-    _stop_unless_open(step(Step.MIGRATE), "nodes that are not empty are as they were, the old pool is kept")
-    _stop_unless_open(step(Step.SOAK), "the old pool is empty, fenced and kept")
-    _stop_unless_open(step(Step.RETIRE), "the old pool is kept")
+    _stop_unless_open(
+        step(Step.MIGRATE),
+        "every node empty, and all that moved as ready as before",
+        "nodes that are not empty are as they were, the old pool is kept",
+    )
+    _stop_unless_open(step(Step.SOAK), "every verdict pass", "the old pool is empty, fenced and kept")
+    _stop_unless_open(step(Step.RETIRE), "every verdict pass, and an empty pool", "the old pool is kept")
     step(Step.REPORT)
 
 
-def _stop_unless_open(record: StepRecord, standing: str) -> None:
+def _stop_unless_open(record: StepRecord, expected: str, standing: str) -> None:
     """Only a step that is done lets the next irreversible one begin."""
     if record.state is StepState.DONE:
         return
     kind = GateHeld if record.data.get("outcome") == Outcome.FAIL else Unmeasured
+    mend = "; ".join(record.data.get("remedies") or ()) or "mend what it names"
     raise kind(
         f"{record.step.value} of the migration",
         record.summary,
-        expected="every verdict pass",
-        remedy=f"mend what it names and run the same command again ({standing})",
+        expected=expected,
+        remedy=f"{mend}, and run the same command again ({standing})",
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import console
+from tasks.rules.outcome import waits_words
 
 if TYPE_CHECKING:
     from tasks.audit import Audit
@@ -126,7 +127,8 @@ def _now(standing: Standing) -> list[str]:
     if found:
         lines.append(f"  {found.get('words', '')} (at {found.get('at', '')})")
         lines += [
-            f"    {w.get('pods')} pods wait for {w.get('why') or w.get('budget')}" for w in found.get("waits", [])
+            f"    {waits_words(str(w.get('why') or w.get('budget')), int(w.get('pods') or 1))}"
+            for w in found.get("waits", [])
         ]
     return lines
 

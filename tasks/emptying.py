@@ -388,7 +388,7 @@ class Emptying:
             if job.accepted:
                 leaving += 1
             elif job.budget:
-                words, count = waiting.get(job.budget, (self._words(job), 0))
+                words, count = waiting.get(job.budget, (f"{self._words(job) or job.budget}: it holds {job.pod.key}", 0))
                 waiting[job.budget] = (words, count + 1)
         span = monotonic() - self.pace[0] if self.pace else 0.0
         return Progress(

@@ -13,7 +13,7 @@ from infra.model.record import Step, StepState
 from infra.model.verdict import Outcome
 from infra.model.workload import Pod, Snapshot
 from tasks import drain, ledgers, opening, planning, pools, swap, swap_record, wishes
-from tasks.board import Board
+from tasks.board import board_of
 from tasks.facts import LEAVING, MOVING, gate_done, noted, source_of, target_of, under_way
 from tasks.identity import pool_identity, pool_words
 from tasks.move_report import MoveReport, told_as_one
@@ -67,7 +67,7 @@ def migrate(run: Run) -> Done:
     new = [n.name for n in planning.nodes_of(read.snapshot(run.kube, owners=False, storage=False), target_of(run))]
     if not swapping:  # there each slice has opened its own nodes, and no node that it has not proven
         opening.open_nodes(run.kube, new)
-    board = Board(run=run, nodes=len(old))
+    board = board_of(run, len(old))
     found = drain.move(
         run.kube,
         run.spec,
@@ -88,8 +88,9 @@ def _moved_off(moving: Mapping[str, Any], before: Sequence[Mapping[str, Any]], l
     told = told_as_one([*before, *([last.to_dict()] if last else [])])
     if last is not None and not last.ok:
         outcome = Outcome.UNMEASURED if last.end is End.UNKNOWN else Outcome.FAIL
-        summary = f"stopped: {last.reason} ({plural(len(last.restored), 'node')} put back)"
-        return Done(summary=summary, state=StepState.HELD, data={**moving, **told, "outcome": outcome})
+        summary = f"{last.reason} ({plural(len(last.restored), 'node')} put back)"
+        data = {**moving, **told, "outcome": outcome, "remedies": last.remedies}
+        return Done(summary=summary, state=StepState.HELD, data=data)
     summary = (
         f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')} moved off "
         f"{plural(len(told['nodes']), 'node')} in {plural(len(told['waves']), 'wave')}, "

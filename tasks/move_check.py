@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,15 +11,18 @@ from infra.kube import records
 from infra.model.verdict import Finding
 from tasks.move_state import MoveState
 from tasks.rules.settling import Health, unsettled
+from tasks.rules.wording import and_more
 
 _WAVE = "wave"  # note in the run record
 _LOOK = timedelta(seconds=5)  # between two looks at replacements, on the run's clock
 
 
-def settle(work: MoveState, before: Health, off: Iterable[str]) -> tuple[Finding, ...]:
-    """Wait until what moved is as ready as it was; what is still worse at the end is harm."""
+def settle(
+    work: MoveState, before: Health, off: Iterable[str], tell: Callable[[str], None] = lambda _: None
+) -> tuple[Finding, ...]:
+    """Wait until what moved is as ready as it was, and tell what for; what is still worse at the end is harm."""
     end = work.clock.now() + work.drain.waves.settle
-    gone = frozenset(off)
+    gone, said = frozenset(off), ""
     while True:
         now = work.look()
         found = unsettled(before, now, gone)
@@ -27,6 +30,10 @@ def settle(work: MoveState, before: Health, off: Iterable[str]) -> tuple[Finding
             end = work.clock.now() + work.drain.waves.settle
         if not found or work.clock.now() >= end or work.steer.ended():
             return tuple(found)
+        words = and_more([f"{f.fact()}, expected {f.expected}" for f in found], 2)
+        if words != said:
+            tell(f"waits for replacements: {words}")
+            said = words
         work.view.rest(min(2.0, max(0.05, work.clock.real_seconds(_LOOK.total_seconds()))))
 
 

@@ -25,6 +25,20 @@ class WaveReport:
     moved: int = 0
     seconds: float = 0.0
 
+    @property
+    def stuck(self) -> list[str]:
+        """What has kept nodes from being empty, with the reason of each: gangs, pods, then what is not proven."""
+        gangs = [f"{g.workload}: {g.reason}" for g in self.gangs if g.end is not End.DRAINED]
+        held = {g.workload: g.reason for g in self.gangs}
+        pods = [f"pod {p.pod.key}: {p.reason}" for p in self.left if p.reason not in held.values()]
+        return [*gangs, *pods] or [f.fact() for f in self.unproven]
+
+    @property
+    def remedies(self) -> list[str]:
+        """What to do about that, each once, in the same order."""
+        found = [*(p.remedy for p in self.left), *(f.remedy for f in (*self.harm, *self.unproven))]
+        return list(dict.fromkeys(each for each in found if each))
+
 
 @dataclass(frozen=True, kw_only=True)
 class MoveReport:
@@ -51,6 +65,11 @@ class MoveReport:
     def forced(self) -> tuple[str, ...]:
         """Pods deleted past their budget, as the spec allowed."""
         return tuple(self.tally.forced)
+
+    @property
+    def remedies(self) -> list[str]:
+        """What to do about what the last wave left: the first three."""
+        return self.waves[-1].remedies[:3] if self.waves else []
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -18,7 +18,7 @@ def await_go(work: MoveState, wave: PlannedWave, of: int) -> bool:
         now, paused = work.clock.now(), work.steer.paused()
         opening = next_opening(windows, now) if not paused and not is_open(windows, now) else None
         if paused:
-            words, wait = f"wave {wave.number} of {of} waits: {paused}", 60.0
+            words, wait = f"waits: {paused}; goes on after: poolshift resume {work.run}", 60.0
             work.until += timedelta(seconds=wait)  # a person's pause does not use up the deadline
         elif opening is None:
             if windows and not is_open(windows, now):
@@ -29,11 +29,12 @@ def await_go(work: MoveState, wave: PlannedWave, of: int) -> bool:
             return False
         else:
             words, wait = (
-                f"waiting for the window that opens at {rfc3339(opening)}",
+                f"waits for the window that opens at {rfc3339(opening)}",
                 min(300.0, (opening - now).total_seconds()),
             )
         if words != said:
-            work.say(said := words)
+            said = words
+            work.say(f"wave {wave.number} of {of} {words}")
             work.on_progress(Stand(wave=wave.number, of=of, nodes=len(wave.nodes), done=work.emptied, words=words))
         _rest(work, wait)
     work.reason = work.steer.ended()

@@ -29,7 +29,7 @@ from tasks.rules.outcome import End, Fate, Progress, node_end, worst_end
 from tasks.rules.sentences import allowed_by, judge_with
 from tasks.rules.settling import health
 from tasks.rules.waves import PlannedWave, plan_move
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 from tasks.steering import FREE, Stand, Steer
 
 
@@ -147,7 +147,9 @@ def _all_waves(work: MoveState) -> None:
         if work.steer.ended():
             work.reason = work.steer.ended()
         elif failed > work.drain.waves.failure_budget:
-            work.reason = f"{failed} nodes did not drain; the budget is {work.drain.waves.failure_budget}"
+            stay = f": {and_more(report.stuck, 2)}" if report.stuck else ""
+            allowed = work.drain.waves.failure_budget
+            work.reason = f"{plural(failed, 'node')} not emptied, waves.failure_budget is {allowed}{stay}"
         elif report.harm:
             work.reason = f"wave {wave.number} did harm: {report.harm[0].wording()}"
         elif work.clock.now() > work.until:
@@ -184,8 +186,7 @@ def _mend(work: MoveState) -> None:
 def _one_wave(work: MoveState, wave: PlannedWave, of: int) -> WaveReport:
     """Cordon, gangs, evictions, proof, gate."""
     began = work.clock.now()
-    title = f"wave {wave.number} of {of} ({len(wave.nodes)} nodes)"
-    work.say(f"{title}: cordoning")
+    work.say(f"wave {wave.number} of {of} ({plural(len(wave.nodes), 'node')}): cordoning")
     stored = cordon(work.kube, wave.nodes, work.run)
     uids = {n.name: n.uid for n in stored}
     now = work.look()
@@ -225,7 +226,7 @@ def _one_wave(work: MoveState, wave: PlannedWave, of: int) -> WaveReport:
     drained = {n for n, end in nodes.items() if end is End.DRAINED}
     harm = tuple(h for g in gang_ends if (h := g.harm) is not None)
     if drained and not harm and not work.steer.ended():
-        harm = settle(work, before, drained)
+        harm = settle(work, before, drained, lambda words: _tell(work, wave, of, words))
         if not harm:
             note(work, {})
     return WaveReport(
@@ -244,9 +245,12 @@ def _one_wave(work: MoveState, wave: PlannedWave, of: int) -> WaveReport:
 def _show(work: MoveState, wave: PlannedWave, of: int, now: Progress) -> None:
     """How far the wave is, for whoever shows it."""
     work.room.give_way(work.view.pods.values())
-    work.on_progress(
-        Stand(wave=wave.number, of=of, nodes=len(wave.nodes), done=work.emptied, words=now.wording(), progress=now)
-    )
+    _tell(work, wave, of, now.wording(), now)
+
+
+def _tell(work: MoveState, wave: PlannedWave, of: int, words: str, now: Progress | None = None) -> None:
+    nodes = len(wave.nodes)
+    work.on_progress(Stand(wave=wave.number, of=of, nodes=nodes, done=work.emptied, words=words, progress=now))
 
 
 def _open_room(work: MoveState) -> None:
@@ -275,7 +279,5 @@ def _restore(work: MoveState) -> tuple[str, ...]:
         work.say(f"could not put all nodes back: {error.wording()}")
         return ()
     if restored:
-        work.say(
-            f"put back {len(restored)} nodes as they were: {', '.join(restored[:5])}{' …' if len(restored) > 5 else ''}"
-        )
+        work.say(f"put back {plural(len(restored), 'node')} as they were: {and_more(list(restored), 5)}")
     return restored

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.rules.outcome import Progress
+from tasks.rules.wording import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Stand:
 
     def wording(self) -> str:
         """One line."""
-        return f"wave {self.wave} of {self.of} ({self.nodes} nodes): {self.words}"
+        return f"wave {self.wave} of {self.of} ({plural(self.nodes, 'node')}): {self.words}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, small enough for the record: at most ten budgets that are waited for."""

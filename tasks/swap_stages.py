@@ -16,6 +16,7 @@ from infra.model.verdict import Finding, Outcome
 from tasks import drain, fence, machines, opening, wishes
 from tasks import readiness as ready
 from tasks import validate as validation
+from tasks.board import board_of
 from tasks.facts import csi_of, evidence_in, gate_dict, keep, target_of
 from tasks.identity import pool_words
 from tasks.move_report import told_as_one
@@ -52,9 +53,10 @@ def _drain(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
     if entry.number > 1:
         fence.fence(run.kube, untouched(run, whole, entry), run.name)
         others = [n.name for n in opened(run)]
+    board = board_of(run, len(entry.nodes), f"slice {entry.number}")
     found = drain.move(
         run.kube, run.spec, list(entry.nodes), others, run.name, run.clock, run.say,
-        steer=wishes.steer(run),
+        on_wave=board.wave, on_progress=board.stand, steer=wishes.steer(run),
     )  # fmt: skip
     if not found.ok:
         outcome = Outcome.UNMEASURED if found.end is End.UNKNOWN else Outcome.FAIL

@@ -135,10 +135,15 @@ def heed(run: Run) -> None:
             run.say(f"waits: {why}; goes on after: poolshift resume {run.name}")
             said = why
         SystemClock().sleep(EVERY)  # people live on the wall clock
-    if why := heard.cancelled():
+    refuse_cancelled(run)
+
+
+def refuse_cancelled(run: Run, standing: str = "") -> None:
+    """Raise Refused when the run is cancelled. `standing`: where that has left it, in words."""
+    if why := Heard(kube=run.kube, run=run.name).cancelled():
         raise Refused(
             f"run {run.name}",
-            why,
+            standing if why in standing else f"{why}; {standing}".rstrip("; "),
             expected="a run that may go on",
             remedy=f"poolshift resume {run.name} and run it again, or: poolshift rollback {run.name}",
         )

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from infra.model.workload import Pod
+from tasks.rules.wording import plural, span
 
 
 class Fate(StrEnum):
@@ -72,7 +73,7 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where an emptying stands. `waiting` counts pods by budget, with the server's or the status' own words."""
+    """Where an emptying stands. `waiting`: budget, what is said of it and of the first pod that waits, how many do."""
 
     total: int
     gone: int
@@ -91,12 +92,17 @@ class Progress:
             return "no pod has to leave"
         text = f"{self.gone} of {self.total} pods gone ({self.percent} %), {self.terminating} terminating"
         if self.per_second > 0 and self.gone < self.total:
-            text += f", {self.per_second:.0f}/s, about {(self.total - self.gone) / self.per_second:.0f} s left"
-        for key, words, count in self.waiting[:3]:
-            text += f"; {count} wait for {words or key}"
+            rate = f"{self.per_second:.0f}/s" if self.per_second >= 1 else f"{60 * self.per_second:.1f}/min"
+            text += f", {rate}, about {span(timedelta(seconds=(self.total - self.gone) / self.per_second))} left"
+        text += "".join(f"; {waits_words(words or key, count)}" for key, words, count in self.waiting[:3])
         if len(self.waiting) > 3:
             text += f"; and {len(self.waiting) - 3} more budgets"
         return text
+
+
+def waits_words(words: str, count: int) -> str:
+    """Which budget is waited for and by whom: `words` name the first pod, `count` is how many there are."""
+    return words + (f" and {plural(count - 1, 'more pod')}" if count > 1 else "")
 
 
 def node_end(pods: Iterable[PodEnd], *, proven: bool) -> End:

@@ -12,6 +12,7 @@ from infra.model.evidence import Evidence
 from infra.model.measurement import Steps, Sweep
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.gangs import ended_words
 from tasks.rules.wording import and_more, size, span
 
 Records = Mapping[Step, StepRecord]
@@ -82,7 +83,7 @@ def tell(
         lead=_lead(records, stopped, simulated),
         simulated=simulated,
         figures=tuple(_figures(records)),
-        next=tuple(_next(blocks, held, stopped)),
+        next=tuple(_next(run, blocks, held, stopped)),
         verdicts=_verdicts(records),
         findings=findings,
         tables=tuple(_tables(records, slices)),
@@ -222,9 +223,14 @@ def _stopped_headline(held: StepRecord | None, blocks: Sequence[Finding], record
         why = f"{plugin.object} never came up on the new pool" if plugin else held.summary.removeprefix("held. ")
         return f"Refused: {why}"
     if held is not None:
-        return f"Stopped at {held.step.value}: {held.summary}"
+        return f"C{held.summary[1:]}" if _cancelled(held) else f"Stopped at {held.step.value}: {held.summary}"
     failed = [r for r in records.values() if r.state is StepState.FAILED]
     return f"Stopped at {failed[-1].step.value}: {failed[-1].summary}" if failed else f"Stopped: {_last(records)}"
+
+
+def _cancelled(held: StepRecord) -> bool:
+    """Did a person end it?"""
+    return held.summary.startswith("cancelled by")
 
 
 def _lead(records: Records, stopped: str, simulated: bool) -> str:
@@ -252,15 +258,33 @@ def _figures(records: Records) -> Iterable[Figure]:
         yield Figure(name="GPU-minutes of validation", value=f"{spent:.0f}")
     migrated = records.get(Step.MIGRATE)
     if migrated is not None and migrated.data.get("pods") is not None:
-        yield Figure(name="pods moved", value=str(migrated.data["pods"]))
+        yield Figure(name="pods moved", value=_pods_moved(migrated))
 
 
-def _next(blocks: Sequence[Finding], held: StepRecord | None, stopped: str) -> Iterable[str]:
-    remedies = dict.fromkeys(f.remedy for f in blocks if f.remedy)
+def _pods_moved(migrated: StepRecord) -> str:
+    """All that had to leave, once the step is done; else how many have, a gang's with its last rank."""
+    every, waves = int(migrated.data["pods"]), migrated.data.get("waves") or ()
+    if migrated.state is StepState.DONE:
+        return str(every)
+    gangs = sum(int(g.get("ranks") or 0) for w in waves for g in w.get("gangs") or () if g.get("running"))
+    # What an earlier process has moved is not in this list.
+    return f"at least {sum(int(w.get('moved') or 0) for w in waves) + gangs} of {every}"
+
+
+def _next(run: str, blocks: Sequence[Finding], held: StepRecord | None, stopped: str) -> Iterable[str]:
+    if held is not None and _cancelled(held):
+        yield f"poolshift resume {run}, then the same poolshift migrate again: it goes on where it stood"
+        yield f"or give it up: poolshift rollback {run}"
+        return
+    of_step = (held.data.get("remedies") or ()) if held is not None else ()
+    remedies = dict.fromkeys((*of_step, *(f.remedy for f in blocks if f.remedy)))
     yield from list(remedies)[:5]
     if held is not None and held.step is Step.GATE:
         yield "run the same poolshift migrate again: the pool is measured anew and the run goes on"
         yield "or give it up: poolshift rollback SPEC --remove-target"
+    elif held is not None and held.step is Step.MIGRATE:
+        yield "run the same poolshift migrate again: it goes on where it stood"
+        yield f"or give it up: poolshift rollback {run}"
     elif stopped and not remedies:
         yield stopped
 
@@ -310,7 +334,7 @@ def _tables(records: Records, slices: Sequence[Mapping[str, str]]) -> Iterable[T
                     str(w.get("number", "")),
                     and_more(sorted(w.get("nodes") or {}), 4),
                     str(w.get("moved", "")),
-                    ", ".join(f"{g.get('workload')} ({g.get('ranks')} pods)" for g in w.get("gangs") or ()),
+                    "; ".join(f"{g.get('workload')}: {ended_words(g)}" for g in w.get("gangs") or ()),
                     ", ".join(sorted(set((w.get("nodes") or {}).values()))),
                 )
                 for w in waves
