@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
@@ -10,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from infra.kube.lines import Lines
 from infra.kube.view import of_other_nodes
 from infra.kube.watch import Changed, Lost, Synced, Watch
 
@@ -128,6 +130,31 @@ def test_what_is_skipped_is_not_told_and_still_moves_the_place_to_resume_from(fo
     )
     assert [until(get, Changed).object, until(get, Changed).object] == ["b", "c"]
     assert script.seen[:3] == ["5", "7", "8"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_stream_reads_the_same_however_its_frames_arrive(kube_at, size):
+    body = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in (b"one\r\n", b"2" * 300, b"\n", b"0\r\n"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            peer, _ = server.accept()
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.recv(65536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            whole = body + b"0\r\n\r\n"
+            for at in range(0, len(whole), size):
+                peer.sendall(whole[at : at + size])
+            peer.recv(1)  # until the reader, which knows the end, closes
+            peer.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        stream = Lines(kube_at(f"http://127.0.0.1:{server.getsockname()[1]}")).stream("/x", {}, connect=5, silence=5)
+        read = b"".join(iter(lambda: stream.read1(100), b""))
+        stream.close()
+        thread.join()
+    assert read == b"one\r\n" + b"2" * 300 + b"\n0\r\n"
 
 
 @pytest.mark.parametrize(
