@@ -246,6 +246,7 @@ def _agent(sandbox: Sandbox, access: Access, config: CloudConfig) -> None:
         lustre=FileSystem(capacity_tib=lustre.capacity_tib, mb_s_per_tib=lustre.mb_s_per_tib),
         lustre_zone=place.zone if lustre.zone == "same" else place.other_zone,
         seed=scenario.name,
+        speed=scenario.clock.programs,
     )
     sandbox.agent = agent
     thread.call(agent.start())

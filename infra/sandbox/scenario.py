@@ -30,6 +30,7 @@ class ClockSpec(Strict):
     """How fast time runs, and how old the cluster is when the sandbox is ready."""
 
     rate: float = Field(default=60.0, gt=0, le=3600, description="Seconds of the sandbox in one second")
+    programs: float = Field(default=1.0, gt=0, description="Measurements and checkpoints are done so many times faster")
     age_days: float = Field(default=0.0, ge=0, description="The cluster was brought up so long ago")
 
 

@@ -183,8 +183,9 @@ def prefect(healthy: Stage) -> Iterator[None]:
 def _begin(base: Path, number: int, name: str, cloud: str, control_plane: str) -> Stage:
     loaded = scenario.load(name)
     quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0, "change_seconds": 1.0})
+    clock = loaded.clock.model_copy(update={"programs": 8.0 if control_plane == "real" else 1.0})
     started = run.start(
-        loaded.model_copy(update={"target": quick}),
+        loaded.model_copy(update={"target": quick, "clock": clock}),
         cloud,  # type: ignore[arg-type]
         control_plane=control_plane,  # type: ignore[arg-type]
         rate=None if control_plane == "real" else 20.0,

@@ -172,3 +172,12 @@ def test_fio_json_is_self_consistent():
     assert write["bw"] == write["bw_bytes"] >> 10
     assert write["iops"] == pytest.approx(write["bw_bytes"] / (4 << 20), rel=0.01)
     assert transcript.seconds >= 35
+
+
+def test_a_hastened_run_says_the_same_in_a_part_of_its_time():
+    jobs = [FioArgs(name="w", rw="write", jobs=8, block=4 << 20, runtime=30, ramp=5)]
+    run = fio(host("efa"), FileSystem(capacity_tib=19.2, mb_s_per_tib=500), jobs, clients=2, start_unix=1e9, seed="s")
+    faster = run.faster(8)
+    assert [line.text for line in faster.lines] == [line.text for line in run.lines]
+    assert faster.seconds == run.seconds / 8
+    assert all(line.at <= faster.seconds for line in faster.lines)

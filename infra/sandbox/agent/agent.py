@@ -46,6 +46,7 @@ class Agent:
         defects: what is wrong with which node.
         lustre: the file system, and the zone it is in ("" for the node's own).
         seed: makes measurements repeatable.
+        speed: so many times faster than on their machines are programs done that come to an end.
 
     """
 
@@ -58,8 +59,9 @@ class Agent:
         lustre: FileSystem | None = None,
         lustre_zone: str = "",
         seed: str = "",
+        speed: float = 1.0,
     ) -> None:
-        self.clock, self.defects, self.seed = clock, defects or Defects(), seed
+        self.clock, self.defects, self.seed, self.speed = clock, defects or Defects(), seed, speed
         self.lustre = lustre or FileSystem(capacity_tib=76.8, mb_s_per_tib=1000.0)
         self.lustre_zone = lustre_zone
         self.nodes: dict[str, SimulatedNode] = {}
@@ -337,14 +339,15 @@ class Agent:
         group = self._groups.get(job)
         if group is None or group.over:
             group = self._groups[job] = Group(
-                lambda members, last: work.run_together(self, members, last), self.wait_for
+                lambda members, last: [each.faster(self.speed) for each in work.run_together(self, members, last)],
+                self.wait_for,
             )
         group.join(worker, program)
         return group
 
     def alone(self, worker: PodWorker, program: DeviceReport | Fio) -> Transcript:
         """A program that looks at its own node."""
-        return work.run_alone(self, worker, program)
+        return work.run_alone(self, worker, program).faster(self.speed)
 
     def writer(self, worker: PodWorker) -> Writer:
         """The log of a program that never ends."""

@@ -65,7 +65,7 @@ class Trainer:
                     await self.agent.sleep(1.0)
                 continue
             if asked:
-                await self.agent.sleep(WRITE_SECONDS)
+                await self.agent.sleep(WRITE_SECONDS / self.agent.speed)
             if self.training:
                 await self._write()
             wait = float(_annotation(self.job, EVERY))
@@ -73,7 +73,7 @@ class Trainer:
     async def checkpoint(self) -> str:
         """Write one now and return its time; "" when not all ranks train, before or after."""
         if self.training:
-            await self.agent.sleep(WRITE_SECONDS)
+            await self.agent.sleep(WRITE_SECONDS / self.agent.speed)
         if not self.training:
             return ""
         await self._write()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,11 @@ class Transcript:
     seconds: float
     exit_code: int = 0
     traffic: Traffic = Traffic()
+
+    def faster(self, times: float) -> Transcript:
+        """The same run, over in a part of its time: what it measured stays."""
+        lines = tuple(Line(line.at / times, line.text) for line in self.lines)
+        return replace(self, lines=lines, seconds=self.seconds / times)
 
 
 class Tape:
