@@ -24,7 +24,7 @@ def render_mpijob(
     probe: Probe, *, pool: Pool, nodes: Sequence[Node], fabric: Fabric | None, run: str, namespace: str, attempt: str
 ) -> Mapping[str, Any]:
     """One worker a node with all of its devices; the launcher runs beside them and holds none."""
-    worker = _pod(probe, pool, nodes, fabric, run, namespace)
+    worker = _pod(probe, pool, nodes, fabric, run, namespace, attempt)
     environment = [e["name"] for e in worker["containers"][0]["env"] if "value" in e]
     slots = max(1, grant(pool, nodes, fabric).gpus)
     name = job_name(run, probe.name, attempt)
@@ -39,7 +39,8 @@ def render_mpijob(
         *exported,
         *probe.args,
     ]
-    launcher = {**worker, "containers": [_launcher(worker["containers"][0], line)]}
+    beside = {"nodeAffinity": worker["affinity"]["nodeAffinity"]}  # its workers fill the nodes: it must stand with one
+    launcher = {**worker, "affinity": beside, "containers": [_launcher(worker["containers"][0], line)]}
     launcher.pop("initContainers", None)
     labels = {MANAGED_BY: "poolshift", RUN: run, PROBE: probe.name}
     pods = {**labels, INSTANCE: name}
@@ -55,20 +56,27 @@ def render_mpijob(
                 "activeDeadlineSeconds": int(probe.timeout_seconds) + STARTUP_SECONDS,
                 "ttlSecondsAfterFinished": 3600,
             },
+            # No two workers on one node. The operator lets a launcher that failed start again by default, which would
+            # overwrite what the first one printed.
             "mpiReplicaSpecs": {
-                # the launcher may stand beside a worker, and no two workers on one node
-                "Launcher": {"replicas": 1, "template": {"metadata": {"labels": labels}, "spec": launcher}},
-                "Worker": {"replicas": len(nodes), "template": {"metadata": {"labels": pods}, "spec": worker}},
+                "Launcher": _role(1, labels, launcher),
+                "Worker": _role(len(nodes), pods, worker),
             },
         },
     }
 
 
+def _role(replicas: int, labels: Mapping[str, str], spec: Mapping[str, Any]) -> dict[str, Any]:
+    once = {key: value for key, value in spec.items() if key != "restartPolicy"}  # the operator wants it one level up
+    template = {"metadata": {"labels": dict(labels)}, "spec": once}
+    return {"replicas": replicas, "restartPolicy": "Never", "template": template}
+
+
 def _pod(
-    probe: Probe, pool: Pool, nodes: Sequence[Node], fabric: Fabric | None, run: str, namespace: str
+    probe: Probe, pool: Pool, nodes: Sequence[Node], fabric: Fabric | None, run: str, namespace: str, attempt: str
 ) -> dict[str, Any]:
     """The pod of an ordinary probe, without host name, script and command, which are the operator's."""
-    made = render(probe, pool=pool, nodes=nodes, fabric=fabric, run=run, namespace=namespace)
+    made = render(probe, pool=pool, nodes=nodes, fabric=fabric, run=run, namespace=namespace, attempt=attempt)
     spec = dict(made.job["spec"]["template"]["spec"])
     spec.pop("subdomain")
     container = {key: value for key, value in spec["containers"][0].items() if key != "command"}

@@ -11,8 +11,9 @@ from infra.clock import parse_time, rfc3339
 from infra.sandbox.access import Answer
 from infra.sandbox.agent import container as read
 from infra.sandbox.agent.logs import Log
+from infra.sandbox.agent.mpi import launch
 from infra.sandbox.agent.plugins import Plugin, plugin_of
-from infra.sandbox.agent.program import Collective, DeviceReport, Ends, Fio, Forever, program_of
+from infra.sandbox.agent.program import Collective, DeviceReport, Ends, Fio, Forever, Launched, program_of
 from infra.sandbox.agent.status import Container, pod_status
 from infra.sandbox.fabric.transcript import Line, Transcript
 
@@ -191,6 +192,8 @@ class PodWorker:
             return program.exit_code
         if isinstance(program, Collective):
             return await self._collective(program, log)
+        if isinstance(program, Launched):
+            return await launch(self, program, log)
         assert isinstance(program, DeviceReport | Fio)
         transcript = self.agent.alone(self, program)
         log.lines = transcript.lines

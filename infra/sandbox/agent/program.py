@@ -40,6 +40,14 @@ class Collective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Launched:
+    """mpirun: so many ranks in all, in the workers of the same MPIJob."""
+
+    ranks: int
+    run: Callable[[Setting], list[Transcript]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceReport:
     """Looks at the devices of its node. `text`: as fi_info prints it, else as our own report."""
 
@@ -53,7 +61,7 @@ class Fio:
     jobs: tuple[FioArgs, ...]
 
 
-Program = Forever | Ends | Collective | DeviceReport | Fio
+Program = Forever | Ends | Collective | Launched | DeviceReport | Fio
 
 
 def program_of(pod: Mapping[str, Any]) -> Program:
@@ -78,6 +86,9 @@ def _known(pod: Mapping[str, Any], line: Sequence[str]) -> Program | None:
         return _torch(pod, line, _sweep(line[names.index("all_reduce.py") :]))
     if "train_step.py" in names:
         return _torch(pod, line, _train(line[names.index("train_step.py") :]))
+    if "all_reduce_perf" in names and names[0] == "mpirun":
+        perf_line = line[names.index("all_reduce_perf") :]
+        return Launched(ranks=int(read.option(line, "-np", "1")), run=_perf(perf_line))
     if "all_reduce_perf" in names:
         return _torch(pod, line, _perf(line[names.index("all_reduce_perf") :]))
     if "device.py" in names:
