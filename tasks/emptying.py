@@ -14,23 +14,32 @@ from infra.kube.view import News
 from infra.model.workload import Pod
 from tasks.rules.budgets import Coverage, room, spends
 from tasks.rules.lanes import Job, Lane
+from tasks.rules.last import Last
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence
+from tasks.rules.overdue import ACCEPTED_FOR, Step, late_end, next_step
+from tasks.rules.standing import standing, waits_for
 
 if TYPE_CHECKING:
     from tasks.evict import Evictor
 
 TICK = 0.2  # wall-clock seconds between two looks when nothing happens
+LOOK = 1.0  # wall-clock seconds between two looks at all deadlines; less where they are short or the clock runs fast
 RETRY = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # wall-clock seconds after an error that may pass
-ACCEPTED_FOR = 20.0  # wall-clock seconds past the grace without news of an accepted pod, before the watch is distrusted
+_FINAL = {  # answers that no retry will change: code, remedy
+    Answer.TWO_BUDGETS: ("multiple-pdb", ""),
+    Answer.DENIED: ("admission", "ask who runs that webhook or policy"),
+    Answer.FORBIDDEN: ("forbidden", "grant create on pods/eviction"),
+    Answer.INVALID: ("invalid", ""),
+}
 RETURNS = 3  # replacements that land on a node being emptied, before we call it a loop
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A worker's answer. `deleted` when it was asked to delete past the budget."""
+    """A worker's answer, or the error of our own that it met. `deleted`: it was asked to delete past the budget."""
 
     job: Job
-    reply: Reply
+    reply: Reply | Exception
     deleted: bool
 
 
@@ -48,11 +57,10 @@ class Emptying:
         cancelled: Callable[[], bool],
     ) -> None:
         self.evictor, self.nodes, self.sentence, self.limits = evictor, nodes, sentence, limits
-        self.last, self.on_progress, self.cancelled = last, on_progress, cancelled
+        self.goes_last, self.on_progress, self.cancelled = last, on_progress, cancelled
         self.view, self.clock, self.queues, self.tally = evictor.view, evictor.clock, evictor.queues, evictor.tally
         self.jobs: dict[str, Job] = {}
-        self.deferred: dict[str, dict[str, Job]] = {}
-        self.busy_on: Counter[str] = Counter()
+        self.last = Last()
         self.ends: dict[str, PodEnd] = {}
         self.departed: set[str] = set()  # a watch that lags may still tell of those that the server says are gone
         self.returned: Counter[tuple[str, str]] = Counter()
@@ -60,7 +68,9 @@ class Emptying:
         self.covered = self.coverage.pods(self.view.pods.values()) if self.view.budgets else {}
         self.total = self.gone = self.in_flight = 0
         self.began = self.clock.now()
-        self.looked = self.shown = self.relisted = monotonic()
+        self.looked = self.judged = self.shown = self.relisted = monotonic()
+        shortest = min(limits.pod, limits.wave, limits.delete_after or limits.pod).total_seconds()
+        self.every = min(LOOK, max(TICK, self.clock.real_seconds(shortest) / 20))
         self.pace: deque[float] = deque(maxlen=400)
 
     def run(self) -> tuple[PodEnd, ...]:
@@ -69,9 +79,10 @@ class Emptying:
         pods = [self.view.pods[uid] for name in self.nodes for uid in self.view.on_node.get(name, ())]
         for pod in sorted(pods, key=lambda p: (p.priority, p.key)):
             self._admit(pod)
-        self._release_all()
+        for name in self.last.nodes():
+            self._release(self.last.free(name))
         wave_end = min(self.began + self.limits.wave, self.limits.until)
-        while self.jobs or self.deferred or self.in_flight:
+        while self.jobs or self.last or self.in_flight:
             stopped = self.cancelled()
             if not stopped:
                 self._dispatch()
@@ -81,7 +92,9 @@ class Emptying:
                 self.queues.touch()
                 now = self.clock.now()
                 if now <= wave_end and not stopped:
-                    self._overdue(now)
+                    if self.looked - self.judged >= self.every:
+                        self.judged = self.looked
+                        self._overdue(now)
                 elif not self.in_flight:
                     self._abandon("cancelled" if stopped else "wave-deadline")
                 self._show()
@@ -100,15 +113,15 @@ class Emptying:
             return
         job = Job(pod=pod, started=self.clock.now())
         self.total += 1
-        if not pod.terminating and self.last(pod):
-            self.deferred.setdefault(pod.node, {})[pod.uid] = job
+        if not pod.terminating and self.goes_last(pod):
+            self.last.put(job)
             return
         self._take_on(job)
 
     def _take_on(self, job: Job) -> None:
         self.jobs[job.pod.uid] = job
         job.started = self.clock.now()
-        self.busy_on[job.pod.node] += 1
+        self.last.came(job.pod.node)
         if job.pod.terminating:
             job.accepted = monotonic()
             return
@@ -181,7 +194,7 @@ class Emptying:
 
     def _meet(self, pod: Pod) -> None:
         """A pod that came to a node after we began: judged like the others, unless it keeps coming back."""
-        if pod.uid in self.deferred.get(pod.node, ()):
+        if pod.uid in self.last:
             return
         known = self.total
         self.coverage = Coverage(self.view.budgets.values())
@@ -197,7 +210,7 @@ class Emptying:
                 job, End.FAILED, "comes-back", f"its owner put {count} pods on {pod.node} although it is cordoned"
             )
         if job is None:
-            self._release(pod.node)
+            self._release(self.last.free(pod.node))
 
     def _left(self, uid: str) -> None:
         self.ends.pop(uid, None)
@@ -210,38 +223,35 @@ class Emptying:
 
     def _drop(self, uid: str) -> Job | None:
         job = self.jobs.pop(uid, None)
-        if job is not None:
-            self.busy_on[job.pod.node] -= 1
-            self._release(job.pod.node)
-            return job
-        for name, jobs in self.deferred.items():
-            if uid in jobs:
-                job = jobs.pop(uid)
-                if not jobs:
-                    del self.deferred[name]
-                return job
-        return None
+        if job is None:
+            return self.last.drop(uid)
+        self._release(self.last.went(job.pod.node))
+        return job
 
-    def _release_all(self) -> None:
-        for name in list(self.deferred):
-            self._release(name)
-
-    def _release(self, name: str) -> None:
-        """Drivers may go once nobody else is left on their node."""
-        if self.busy_on[name] <= 0 and name in self.deferred:
-            for job in self.deferred.pop(name).values():
-                self._take_on(job)
+    def _release(self, free: list[Job]) -> None:
+        for job in free:
+            self._take_on(job)
 
     def _answer(self, done: Done) -> None:
-        job, reply, now = done.job, done.reply, monotonic()
+        job, now = done.job, monotonic()
         job.in_flight = False
         self.in_flight -= 1
+        reply = done.reply if isinstance(done.reply, Reply) else Reply(answer=Answer.UNANSWERED)
         job.said = reply.message or job.said
         if job.budget and not done.deleted:
             charged = reply.answer in (Answer.ACCEPTED, Answer.UNANSWERED)
             self.queues.lane(job.budget).settle(now, charged=charged)
             self.queues.touch(job.budget)
         if job.pod.uid not in self.jobs:
+            return
+        if isinstance(done.reply, Exception):
+            self.tally.errors += 1
+            said = f"nobody knows whether it was asked to leave: {type(done.reply).__name__}: {done.reply}"
+            self._end(job, End.UNKNOWN, "internal-error", said, "report it: this is a fault of poolshift")
+            return
+        if reply.answer in _FINAL:
+            code, remedy = _FINAL[reply.answer]
+            self._end(job, End.FAILED, code, reply.message, remedy)
             return
         match reply.answer:
             case Answer.ACCEPTED:
@@ -256,20 +266,9 @@ class Emptying:
             case Answer.NAMESPACE_ENDING:
                 job.code = "namespace-ending"
                 self._again(job, now, RETRY[-1])
-            case Answer.TWO_BUDGETS:
-                self._end(job, End.FAILED, "multiple-pdb", reply.message)
-            case Answer.LATER:
-                job.code = "admission"
-                self._again(job, now, RETRY[min(job.tries, len(RETRY) - 1)])
-            case Answer.DENIED:
-                self._end(job, End.FAILED, "admission", reply.message, "ask who runs that webhook or policy")
-            case Answer.FORBIDDEN:
-                self._end(job, End.FAILED, "forbidden", reply.message, "grant create on pods/eviction")
-            case Answer.INVALID:
-                self._end(job, End.FAILED, "invalid", reply.message)
-            case Answer.ERROR | Answer.UNANSWERED:
-                self.tally.errors += 1
-                job.code = "server-error"
+            case _:
+                job.code = "admission" if reply.answer is Answer.LATER else "server-error"
+                self.tally.errors += job.code == "server-error"
                 self._again(job, now, RETRY[min(job.tries, len(RETRY) - 1)])
 
     def _accepted(self, job: Job, *, past_budget: bool) -> None:
@@ -301,33 +300,29 @@ class Emptying:
         self.queues.put(job)
 
     def _overdue(self, now: datetime) -> None:
-        """Pods past their time: the ladder that the spec opens, then the end.
-
-        Waiting for a turn behind a budget that moves is no delay: the deadline counts from the last pod it let go.
-        """
+        """Pods past their time: the ladder that the spec opens, then the end."""
         real = monotonic()
         for lane in self.queues.lanes.values():
             if lane.shut:
                 lane.shut_since = lane.shut_since or now
         for job in list(self.jobs.values()):
-            behind = self.queues.lane(job.budget) if job.budget and not job.accepted else None
-            if job.in_flight or (behind and behind.in_flight):
-                continue  # its answer is awaited first
-            if behind and self._may_force(job, behind, now):
-                self._force(job, behind, now)
-            elif now - (behind.idle_since(job.started) if behind else job.started) > self.limits.pod:
-                self._late(job)
-            elif job.accepted and real - job.accepted > ACCEPTED_FOR + self.clock.real_seconds(float(job.pod.grace)):
+            lane_behind = self.queues.lane(job.budget) if job.budget and not job.accepted else None
+            step = next_step(
+                job,
+                lane_behind,
+                self.view.budgets.get(job.budget),
+                self.limits,
+                now=now,
+                real=real,
+                grace=self.clock.real_seconds(float(job.pod.grace)),
+                forced_is_here=bool(lane_behind and lane_behind.forced and lane_behind.forced.uid in self.jobs),
+            )
+            if step is Step.FORCE and lane_behind:
+                self._force(job, lane_behind, now)
+            elif step is Step.GIVE_UP:
+                self._end(job, *late_end(job, self.limits, self.view.lost, waits_for(job, self.view.budgets)))
+            elif step is Step.DOUBT:
                 self._distrust(job, real)
-
-    def _may_force(self, job: Job, lane: Lane, now: datetime) -> bool:
-        """Refused as long as the spec says, and no other pod that was deleted past this budget is still missing."""
-        after = self.limits.delete_after
-        if after is None or lane.refused_for(job.started, now) < after:
-            return False
-        if lane.forced is not None and lane.forced.uid != job.pod.uid and lane.forced.uid in self.jobs:
-            return False
-        return lane.over_it(self.view.budgets.get(job.budget), now, after)
 
     def _force(self, job: Job, lane: Lane, now: datetime) -> None:
         self.evictor.past_budget(job.pod.key, job.budget)  # into the ledger first: what cannot be told is not done
@@ -338,42 +333,26 @@ class Emptying:
         self._send(job, past_budget=True)
 
     def _distrust(self, job: Job, now: float) -> None:
-        """Accepted long ago and still there: is the watch silent, or did the server forget?"""
+        """Look at everything anew; when that has not helped, ask again."""
         if now - self.relisted > ACCEPTED_FOR:
             self.relisted = now
             self.view.relist()
         elif not job.pod.terminating:
             self._again(job, now, 0.0)
 
-    def _late(self, job: Job) -> None:
-        if self.view.lost is not None:
-            self._end(job, End.UNKNOWN, "unreachable", f"the cluster cannot be seen: {self.view.lost.observed}")
-        elif job.pod.terminating:
-            held = f", held by finalizer {', '.join(job.pod.finalizers)}" if job.pod.finalizers else ""
-            self._end(job, End.FAILED, "stuck-terminating", f"did not end within {self.limits.pod}{held}")
-        else:
-            self._end(job, End.FAILED, job.code, self._words(job) or f"did not leave within {self.limits.pod}")
-
     def _abandon(self, code: str) -> None:
         """The wave is over: what is left has failed, or is unknown where nobody can see or we stopped ourselves."""
-        for jobs in self.deferred.values():
-            self.jobs.update(jobs)
-        self.deferred.clear()
+        self.jobs.update(self.last.give_up())
         unknown = code == "cancelled" or self.view.lost is not None
         for job in list(self.jobs.values()):
-            said = self._words(job) or ("cancelled" if code == "cancelled" else "had not left when time was up")
+            said = waits_for(job, self.view.budgets) or (
+                "cancelled" if code == "cancelled" else "had not left when time was up"
+            )
             self._end(job, End.UNKNOWN if unknown else End.FAILED, code, said)
 
     def _end(self, job: Job, end: End, code: str, reason: str, remedy: str = "") -> None:
         self.ends[job.pod.uid] = PodEnd(pod=job.pod, end=end, code=code, reason=reason, remedy=remedy)
         self._drop(job.pod.uid)
-
-    def _words(self, job: Job) -> str:
-        """Which budget it waits for, with the numbers of now."""
-        budget = self.view.budgets.get(job.budget)
-        if budget is None or job.accepted:
-            return job.said
-        return f"budget {budget.key} needs {budget.desired} healthy of {budget.expected} and has {budget.healthy}"
 
     def _show(self) -> None:
         if monotonic() - self.shown >= 1.0:
@@ -382,19 +361,7 @@ class Emptying:
 
     def progress(self) -> Progress:
         """Where it stands now."""
-        leaving = 0
-        waiting: dict[str, tuple[str, int]] = {}
-        for job in self.jobs.values():
-            if job.accepted:
-                leaving += 1
-            elif job.budget:
-                words, count = waiting.get(job.budget, (f"{self._words(job) or job.budget}: it holds {job.pod.key}", 0))
-                waiting[job.budget] = (words, count + 1)
         span = monotonic() - self.pace[0] if self.pace else 0.0
-        return Progress(
-            total=self.total,
-            gone=self.gone,
-            terminating=leaving,
-            waiting=tuple(sorted(((k, w, n) for k, (w, n) in waiting.items()), key=lambda x: -x[2])),
-            per_second=len(self.pace) / span if span > 0.5 else 0.0,
-        )
+        rate = len(self.pace) / span if span > 0.5 else 0.0
+        jobs = self.jobs.values()
+        return standing(jobs, self.view.budgets, total=self.total, gone=self.gone, per_second=rate)

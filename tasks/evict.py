@@ -16,7 +16,7 @@ from typing import Self
 from infra.clock import Clock
 from infra.kube.api import Kube
 from infra.kube.lines import Lines
-from infra.kube.pods import delete, evict
+from infra.kube.pods import Reply, delete, evict
 from infra.kube.view import View
 from infra.model.workload import Pod
 from tasks.emptying import Done, Emptying
@@ -66,7 +66,11 @@ class Evictor:
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
             job, past_budget, grace = item
-            reply = (delete if past_budget else evict)(self._lines, job.pod, grace=grace)
+            reply: Reply | Exception
+            try:
+                reply = (delete if past_budget else evict)(self._lines, job.pod, grace=grace)
+            except Exception as error:  # noqa: BLE001 - ours; without an answer, who waits for it would wait for ever
+                reply = error
             self.view.post(Done(job, reply, past_budget))
         self._lines.close()
 

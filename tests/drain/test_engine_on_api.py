@@ -60,3 +60,16 @@ def test_a_budget_is_never_asked_for_more_than_it_has(kube: Kube, kubelet, build
     assert report.end is End.DRAINED, report.to_json()
     assert report.tally.refused == 0
     assert report.tally.sent == 24
+
+
+def test_a_fault_of_our_own_while_asking_ends_the_drain_as_unknown_and_says_so(kube: Kube, kubelet, build):
+    two_pools(build, kubelet)
+    build.deployment("web", 3)
+    build.until_ready(3)
+
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(grace=1 << 70))  # no JSON can hold it
+
+    assert (report.end, report.exit_code) == (End.UNKNOWN, 4)
+    assert {(p.code, p.end) for p in report.left} == {("internal-error", End.UNKNOWN)}
+    assert all("TypeError: Integer exceeds 64-bit range" in p.reason for p in report.left)
+    assert (len(on(build, "old-0", "old-1")), sorted(report.restored)) == (3, ["old-0", "old-1"])
