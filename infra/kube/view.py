@@ -17,7 +17,7 @@ from typing import Any, Self
 from infra.errors import PoolshiftError, Unreachable
 from infra.kube.api import Kube
 from infra.kube.read import BUDGETS, PODS
-from infra.kube.watch import SILENCE, Changed, Lost, Resumed, Synced, Watch
+from infra.kube.watch import SILENCE, Broken, Changed, Lost, Resumed, Synced, Watch
 from infra.kube.wire import budget as read_budget
 from infra.kube.wire import pod as read_pod
 from infra.model.workload import Budget, Pod
@@ -118,7 +118,10 @@ class View:
         self.queue.put(item)
 
     def pump(self, timeout: float) -> News:
-        """Wait up to `timeout` wall-clock seconds for something, then take all that is there."""
+        """Wait up to `timeout` wall-clock seconds for something, then take all that is there.
+
+        Raises PoolshiftError when a watch has ended by a fault of our own.
+        """
         news = News()
         try:
             item = self.queue.get(timeout=timeout) if timeout > 0 else self.queue.get_nowait()
@@ -148,6 +151,8 @@ class View:
             self.lost = item.error
         elif isinstance(item, Resumed):
             self.lost = None
+        elif isinstance(item, Broken):
+            raise item.error
         else:
             news.posted.append(item)
 

@@ -57,6 +57,18 @@ class Resumed(Generic[T]):
     watch: Watch[T]
 
 
+@dataclass(frozen=True, slots=True)
+class Broken(Generic[T]):
+    """A fault of our own has ended the watch: what follows will never come."""
+
+    watch: Watch[T]
+    error: PoolshiftError
+
+
+class _Fault(Exception):
+    """An object that our own reader fails on. Not a cut connection: resumed from before it, it would come again."""
+
+
 class _Expired(Exception):
     """410: the version to resume from is too old."""
 
@@ -131,6 +143,19 @@ class Watch(Generic[T]):
                 failures += 1
                 self._queue.put(Lost(self, error))
                 self._pause(failures)
+            except Exception as error:  # noqa: BLE001 - who waits for this watch would wait for ever
+                cause = error.__cause__ or error
+                said = f"cannot go on: {error if isinstance(error, _Fault) else ''}{type(cause).__name__}: {cause}"
+                remedy = "report it with that object: this is a fault of poolshift"
+                self._queue.put(Broken(self, PoolshiftError(f"watch of {self.path}", said, remedy=remedy)))
+                return
+
+    def _read_one(self, raw: Wire, shared: Shared) -> T:
+        try:
+            return self._convert(raw, shared)
+        except Exception as error:
+            meta = raw.get("metadata") or {}
+            raise _Fault(f"{meta.get('namespace', '')}/{meta.get('name', '')} cannot be read: ") from error
 
     def _pause(self, failures: int) -> None:
         self._stopping.wait(BACKOFF[min(failures, len(BACKOFF)) - 1])
@@ -143,7 +168,7 @@ class Watch(Generic[T]):
         while True:
             params = {**self._params, "limit": PAGE, "continue": token}
             page = self._kube.request("GET", self.path, params=params)
-            found += [self._convert(item, shared) for item in page.get("items") or ()]
+            found += [self._read_one(item, shared) for item in page.get("items") or ()]
             meta = page.get("metadata") or {}
             version = str(meta.get("resourceVersion", ""))
             token = meta.get("continue") or None
@@ -204,7 +229,7 @@ class Watch(Generic[T]):
                 self._raise(raw)
             self._version, self._skipped = _version_of(raw) or self._version, b""
             if kind in ("ADDED", "MODIFIED", "DELETED"):
-                self._queue.put(Changed(self, self._convert(raw, shared), kind == "DELETED"))
+                self._queue.put(Changed(self, self._read_one(raw, shared), kind == "DELETED"))
 
     def _place(self) -> str:
         """The version to go on from; a skipped line is read for it only now."""

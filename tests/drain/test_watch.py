@@ -11,9 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from infra.errors import PoolshiftError
 from infra.kube.lines import Lines
-from infra.kube.view import of_other_nodes
-from infra.kube.watch import Changed, Lost, Synced, Watch
+from infra.kube.view import View, of_other_nodes
+from infra.kube.watch import Broken, Changed, Lost, Synced, Watch
+from infra.kube.wire import pod as read_pod
 
 
 def pod(name, version, kind="ADDED"):
@@ -75,7 +77,7 @@ def follow(kube_at):
     """Watch a scripted server; returns (script, next item)."""
     open_ = []
 
-    def start(lists, watches, silence=10.0, skips=None):
+    def start(lists, watches, silence=10.0, skips=None, convert=lambda raw, _: raw["metadata"]["name"]):
         script = Script(lists, watches)
         thread = threading.Thread(target=script.server.serve_forever, args=(0.02,))
         thread.start()
@@ -83,7 +85,7 @@ def follow(kube_at):
         watch = Watch(
             kube_at(script.url),
             "/api/v1/pods",
-            lambda raw, _: raw["metadata"]["name"],
+            convert,
             queue,
             silence=silence,
             skips=skips,
@@ -176,6 +178,27 @@ def test_a_stream_reads_the_same_however_its_frames_arrive(kube_at, size):
 )
 def test_only_what_surely_is_a_pod_of_another_node_is_left_unread(line, skipped):
     assert of_other_nodes(["n1"])(line) is skipped
+
+
+@pytest.mark.parametrize(
+    ("odd", "error"),
+    [
+        ({"spec": {"priority": "high"}}, "ValueError"),
+        ({"spec": {"volumes": 5}}, "TypeError"),
+        ({"spec": "none"}, "AttributeError"),
+    ],
+)
+def test_an_object_that_our_reader_fails_on_ends_the_watch_loudly_instead_of_being_met_for_ever(follow, odd, error):
+    event = {"type": "ADDED", "object": {"metadata": {"name": "odd", "namespace": "x", "resourceVersion": "6"}, **odd}}
+    _, get = follow([([], "5")], [([event], "hang")], convert=read_pod)
+    assert f"x/odd cannot be read: {error}" in until(get, Broken).error.observed
+
+
+def test_a_broken_watch_ends_whoever_pumps(kube_at):
+    view = View(kube_at("http://127.0.0.1:9"))
+    view.post(Broken(view._pods, PoolshiftError("watch of pods", "cannot go on")))
+    with pytest.raises(PoolshiftError, match="cannot go on"):
+        view.pump(0)
 
 
 def test_a_bookmark_moves_the_place_to_resume_from(follow):
