@@ -340,6 +340,9 @@ class _Drain:
                 for name in uids
             }
             done = all(end is End.DRAINED for end in ends.values())
+        except KeyboardInterrupt:
+            self.say("interrupted: taking back the cordons of this drain; pods that were told to leave still do")
+            raise
         finally:
             restored = unfence(self.kube, self.name, keep_cordon=done)
             if not done:

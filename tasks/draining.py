@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -35,6 +36,31 @@ class Request:
     take_over: bool = False
     evictions_per_second: float = 500.0
 
+    def command(self, cluster: Cluster) -> str:
+        """The command line that asks for the same."""
+        words = ["poolshift", "drain", *self.nodes]
+        named = {
+            "--selector": self.selector,
+            "--pool": self.pool,
+            "--grace-period": self.grace,
+            "--timeout": None if self.timeout == Request.timeout else self.timeout,
+            "--pod-selector": self.pod_selector,
+            "--evictions-per-second": None
+            if self.evictions_per_second == Request.evictions_per_second
+            else self.evictions_per_second,
+            "--kubeconfig": cluster.kubeconfig,
+            "--context": cluster.context,
+        }
+        words += [word for name, value in named.items() if value is not None for word in (name, str(value))]
+        switches = {
+            "--ignore-daemonsets": self.ignore_daemonsets,
+            "--delete-emptydir-data": self.delete_emptydir_data,
+            "--force": self.force,
+            "--dry-run": self.dry_run,
+            "--take-over": self.take_over,
+        }
+        return shlex.join([*words, *(name for name, on in switches.items() if on)])
+
 
 def drain(cluster: Cluster, request: Request) -> DrainReport:
     """Find the nodes and empty them.
@@ -55,8 +81,12 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
         take_over=request.take_over,
         evictions_per_second=request.evictions_per_second,
     )
-    kube = api.connect(cluster)
-    return drain_nodes(kube, _names(kube, request), options, say=say, passing=passing)
+    try:
+        kube = api.connect(cluster)
+        return drain_nodes(kube, _names(kube, request), options, say=say, passing=passing)
+    except KeyboardInterrupt:
+        say(f"to go on: {request.command(cluster)}")
+        raise
 
 
 def _names(kube: Kube, request: Request) -> list[str]:

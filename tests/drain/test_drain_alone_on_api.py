@@ -211,10 +211,12 @@ def killed(url, tmp_path):
         environment = {**os.environ, "PYTHONPATH": str(root)}
         with subprocess.Popen([*command, str(config)], cwd=root, env=environment, stderr=subprocess.PIPE) as child:
             for line in child.stderr:
+                kill.said.append(line.decode())
                 if b"cordoned" in line:
                     child.send_signal(signal_)
             return child.wait()
 
+    kill.said = []
     return kill
 
 
@@ -235,15 +237,21 @@ def test_a_drain_that_was_killed_is_taken_up_by_the_next_and_what_was_cordoned_b
     assert marks(pools) == []
 
 
-def test_a_drain_that_is_told_to_end_takes_its_cordons_back(kubelet, pools, killed):
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_a_drain_that_is_told_to_end_takes_its_cordons_back_and_says_how_to_go_on(kubelet, pools, killed, signal_):
     pools.deployment("web", 4)
     pools.until_ready(4)
     kubelet.never_ends = lambda pod: True
     command = [sys.executable, "-m", "flows.cli", "drain", "old-0", "node/old-1", "--force=true", "--kubeconfig"]
 
-    assert killed(command, signal.SIGTERM) == 130
+    assert killed(command, signal_) == 130
     assert cordoned(pools) == {"new-0"}
     assert marks(pools) == []
+    said = "".join(killed.said)
+    assert "interrupted" in said
+    assert "took back the cordons of this drain: old-0, old-1" in said
+    assert "to go on: poolshift drain old-0 node/old-1 --kubeconfig " in said
+    assert "--force\n" in said
 
 
 def test_of_two_drains_of_one_node_the_second_is_refused_and_may_take_over(kube, kubelet, pools):
