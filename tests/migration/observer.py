@@ -56,7 +56,8 @@ class Observer:
     def broken(self) -> list[str]:
         """What must never happen and did; empty is well.
 
-        Every pod that was there leaves once and no replacement ever; no budget has fewer ready pods than it wants; no
+        Every pod that was there leaves once and no replacement ever; no ready pod is taken where its budget has fewer
+        ready ones afterwards than it wants (that pods turn unready under a node that is silent is nobody's deed); no
         gang is stopped twice, or left stopped.
         """
         found = [f"budget {key}: {text}" for key, text in sorted(self._short.items())]
@@ -81,6 +82,7 @@ class Observer:
                 continue
 
     def _take(self, item: Any) -> None:
+        before = dict(self._pods)
         if isinstance(item, Synced):
             known = {raw["metadata"]["uid"] for raw in item.objects}
             if item.watch.path == _PATHS[0]:
@@ -88,12 +90,12 @@ class Observer:
                     self._gone(self._pods.pop(uid))
             for raw in item.objects:  # all of them before anything is counted: halves of two states are none
                 self._see(item.watch.path, raw, gone=False)
-            for raw in item.objects if item.watch.path == _PATHS[0] and self._thread.is_alive() else ():
-                self._count_budgets(raw)
         elif isinstance(item, Changed):
             self._see(item.watch.path, item.object, gone=item.gone)
-            if item.watch.path == _PATHS[0]:
-                self._count_budgets(item.object)
+        for uid, pod in before.items():
+            after = self._pods.get(uid)
+            if after is not pod and _ready(pod) and (after is None or "deletionTimestamp" in after["metadata"]):
+                self._count_budgets(pod)
 
     def _see(self, path: str, raw: Raw, *, gone: bool) -> None:
         meta = raw["metadata"]
@@ -115,9 +117,9 @@ class Observer:
     def _gone(self, raw: Raw) -> None:
         self._left[_place(raw)] += 1
 
-    def _count_budgets(self, changed: Raw) -> None:
-        """How many pods of each budget that selects the changed one are ready now."""
-        namespace, labels = changed["metadata"]["namespace"], changed["metadata"].get("labels") or {}
+    def _count_budgets(self, taken: Raw) -> None:
+        """How many pods of each budget that selects the one that was taken are ready now."""
+        namespace, labels = taken["metadata"]["namespace"], taken["metadata"].get("labels") or {}
         for key, budget in self._budgets.items():
             wanted = (budget["spec"].get("selector") or {}).get("matchLabels") or {}
             if not key.startswith(f"{namespace}/") or not wanted.items() <= labels.items():
@@ -125,8 +127,7 @@ class Observer:
             desired = int((budget.get("status") or {}).get("desiredHealthy") or 0)
             ready = sum(_ready(p) for p in self._pods.values() if _selected(p, namespace, wanted))
             if ready < desired:
-                who = f"{changed['metadata']['name']} at {changed['metadata']['resourceVersion']}"
-                self._short[key] = f"{ready} ready pods, {desired} wanted, after {who}"
+                self._short[key] = f"{ready} ready pods, {desired} wanted, after {taken['metadata']['name']} was taken"
 
 
 def _place(pod: Raw) -> str:
