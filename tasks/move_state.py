@@ -70,7 +70,7 @@ class MoveState:
             say=self.say,
             target=self.shape(self.look()),
             cancelled=lambda: bool(self.steer.ended()),
-            barred=self.steer.barred,
+            barred=lambda: bool(self.steer.barred()),
         )
 
     @property

@@ -15,19 +15,19 @@ class Steer:
     """Asked all the time, so each must answer at once.
 
     `paused` and `cancelled` say who wants it and why, "" when nobody does. A pause holds before the next wave; a
-    cancellation stops new evictions, lets gangs that are down come up again, and puts the rest back. `barred` is True
-    when this process must not write any more, because another one has taken over; while that is not known, it waits.
+    cancellation stops new evictions, lets gangs that are down come up again, and puts the rest back. `barred` says why
+    this process must not write any more, "" while it may: the lease is not its own. Until that is known, it waits.
     `past_budget` is told NAMESPACE/NAME of a pod and its budget before the pod is deleted past it; raising stops that.
     """
 
     paused: Callable[[], str] = lambda: ""
     cancelled: Callable[[], str] = lambda: ""
-    barred: Callable[[], bool] = lambda: False
+    barred: Callable[[], str] = lambda: ""
     past_budget: Callable[[str, str], None] = lambda pod, budget: None
 
     def ended(self) -> str:
         """Why no new work may begin, or ""."""
-        return "another process has taken over" if self.barred() else self.cancelled()
+        return f"the lease is lost: {why}" if (why := self.barred()) else self.cancelled()
 
 
 FREE = Steer()

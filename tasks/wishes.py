@@ -122,7 +122,7 @@ def steer(run: Run) -> Steer:
     return Steer(
         paused=heard.paused,
         cancelled=heard.cancelled,
-        barred=lambda: bool(leases.lost()),
+        barred=leases.lost,
         past_budget=partial(say_past_budget, run),
     )
 

@@ -99,7 +99,7 @@ def test_a_pause_holds_the_next_wave_and_a_cancellation_puts_the_rest_back(kube,
     said, stands, held = [], [], []
 
     def paused():
-        if any("nodes): cordoning" in line for line in said) and len(held) < 40:
+        if any("): cordoning" in line for line in said) and len(held) < 40:
             held.append(len([line for line in said if "cordoning" in line]))
             return "paused by ann: lunch"
         return ""
@@ -129,11 +129,12 @@ def test_nothing_is_put_back_under_the_hands_of_whoever_took_over(kube, pools, f
     pools.until_ready(3)
     open_new(pools)
     said = []
-    steer = Steer(barred=lambda: any("cordoning" in line for line in said))
+    steer = Steer(barred=lambda: "taken over by r1/elsewhere" if any("cordoning" in line for line in said) else "")
 
     report = move(kube, DRAIN, OLD, NEW, "r1", fast_clock, said.append, steer=steer)
 
     assert report.restored == ()
+    assert "the lease is lost: taken over by r1/elsewhere" in report.reason
     assert all(FENCE_TAINT in taints(nodes(pools)[n]) for n in OLD)
 
 
