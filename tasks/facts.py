@@ -51,17 +51,24 @@ def csi_of(run: Run, pool: Pool) -> str:
     return _CSI.get(pool.kind, "") if getattr(run.spec.target, "lustre", None) else ""
 
 
-def noted(run: Run, note: str) -> Mapping[str, Any]:
-    """A note of the run's record; empty when there is none."""
+def notes_of(run: Run) -> Mapping[str, Any]:
+    """The notes of the run's record. Raises Unmeasured when one of them cannot be read: it would pass for absent."""
     record = records.read(run.kube, run.name)
-    found = record.notes.get(note) if record else None
+    if record is None:
+        return {}
+    records.require_notes(run.kube, record)
+    return record.notes
+
+
+def noted(run: Run, note: str) -> Mapping[str, Any]:
+    """A note of the run's record; empty when there is none. Raises Unmeasured."""
+    found = notes_of(run).get(note)
     return found if isinstance(found, dict) else {}
 
 
 def under_way(run: Run) -> bool:
-    """Has any work been fenced or moved by this run?"""
-    record = records.read(run.kube, run.name)
-    return record is not None and MOVING in record.notes
+    """Has any work been fenced or moved by this run? Raises Unmeasured."""
+    return MOVING in notes_of(run)
 
 
 def evidence_in(data: Mapping[str, Any]) -> list[Evidence]:

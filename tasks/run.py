@@ -108,6 +108,7 @@ class Run:
         records.ensure_namespace(self.kube)
         record = records.create(self.kube, self.name, "migration", self.spec.model_dump_json())
         records.require_notes(self.kube, record)
+        records.require_plan(self.kube, record)
         if record.spec_hash != self.hash and _only_planned(record):
             # Nothing was touched under the old spec: what the plan asked to be mended may be mended.
             records.remove(self.kube, self.name)

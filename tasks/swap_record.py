@@ -15,12 +15,13 @@ from infra.model.record import SliceRecord, SliceStage, Step
 from infra.model.spec import Strategy
 from infra.model.survey import Reservation
 from tasks import planning
-from tasks.facts import noted, source_of, target_of
+from tasks.facts import notes_of, source_of, target_of
 from tasks.identity import pool_words
 from tasks.rules import swap as rules
 from tasks.run import Run
 
 _NOTE = "swap"
+_GARBLED = (ValueError, KeyError, TypeError, AttributeError)  # what is raised on reading JSON that is not ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,20 @@ class Whole:
 
 
 def applies(run: Run) -> bool:
-    """Did the plan that this run passed decide for a swap?"""
-    return run.data(Step.PLAN).get("strategy") == Strategy.SWAP
+    """Did the plan that this run passed decide for a swap? Raises Unmeasured when that cannot be told, or is denied."""
+    decided = _plan(run).get("strategy")
+    if decided not in (Strategy.SWAP, Strategy.SIDE_BY_SIDE):
+        raise records.unreadable(run.kube, run.name, "step.plan", f"strategy {decided!r}")
+    if decided != Strategy.SWAP and _NOTE in notes_of(run):
+        raise records.unreadable(run.kube, run.name, "step.plan", f"strategy {decided}, and a swap has begun")
+    return bool(decided == Strategy.SWAP)
+
+
+def _plan(run: Run) -> Mapping[str, Any]:
+    record = records.read(run.kube, run.name)
+    if record is not None:
+        records.require_plan(run.kube, record)
+    return record.steps[Step.PLAN].data if record is not None and Step.PLAN in record.steps else {}
 
 
 def begun(run: Run) -> bool:
@@ -44,26 +57,37 @@ def begun(run: Run) -> bool:
 
 def smallest(run: Run) -> int:
     """Nodes of the smallest slice: so many the baseline is measured on, for each slice is compared with it."""
-    return min(int(each["add"]) for each in run.data(Step.PLAN)["slices"])
+    try:
+        return min(int(each["add"]) for each in _plan(run)["slices"])
+    except _GARBLED as error:
+        raise records.unreadable(run.kube, run.name, "step.plan", f"slices: {error!r}") from error
 
 
 def laid_out(run: Run) -> Whole | None:
     """The swap as recorded; None before it has begun."""
-    found = noted(run, _NOTE)
-    if not found:
+    found = notes_of(run).get(_NOTE)
+    if found is None:
         return None
-    nodes = {str(name): (str(uid), str(machine)) for name, (uid, machine) in found["nodes"].items()}
-    sizes = tuple(rules.Size(give=int(g), add=int(a), total=int(t)) for g, a, t in found["sizes"])
+    try:
+        nodes = {str(name): (str(uid), str(machine)) for name, (uid, machine) in found["nodes"].items()}
+        sizes = tuple(rules.Size(give=int(g), add=int(a), total=int(t)) for g, a, t in found["sizes"])
+    except _GARBLED as error:
+        raise records.unreadable(run.kube, run.name, f"note.{_NOTE}", repr(error)) from error
     return Whole(sizes=sizes, nodes=nodes)
 
 
 def slices_of(run: Run) -> list[SliceRecord]:
     """Every slice that has begun, in order."""
-    whole = laid_out(run)
-    record = records.read(run.kube, run.name)
-    notes = record.notes if record else {}
+    whole, notes = laid_out(run), notes_of(run)
     wanted = (f"slice-{n}" for n in range(1, len(whole.sizes) + 1 if whole else 1))
-    return [SliceRecord.from_dict(notes[key]) for key in wanted if key in notes]
+    return [_slice(run, key, notes[key]) for key in wanted if key in notes]
+
+
+def _slice(run: Run, key: str, note: Any) -> SliceRecord:
+    try:
+        return SliceRecord.from_dict(note)
+    except _GARBLED as error:
+        raise records.unreadable(run.kube, run.name, f"note.{key}", repr(error)) from error
 
 
 def rest(run: Run) -> list[str]:

@@ -120,12 +120,28 @@ def require_notes(kube: Kube, record: RunRecord) -> None:
     """
     for key, why in sorted(record.unreadable.items()):
         if key.startswith("note."):
-            raise Unmeasured(
-                f"run {record.name}",
-                f"{key} of its record cannot be read ({why})",
-                expected="JSON as poolshift writes it",
-                remedy=f"mend it: kubectl edit configmap poolshift-run-{record.name} -n {kube.namespace}",
-            )
+            raise unreadable(kube, record.name, key, why)
+
+
+def require_plan(kube: Kube, record: RunRecord) -> None:
+    """Stop where the plan cannot be read and what it decided has begun: a new one might decide something else.
+
+    Raises Unmeasured.
+    """
+    why = record.unreadable.get(f"step.{Step.PLAN}")
+    if why and any(record.began(step) for step in Step if step is not Step.PLAN):
+        raise unreadable(kube, record.name, f"step.{Step.PLAN}", why)
+
+
+def unreadable(kube: Kube, name: str, key: str, why: str) -> Unmeasured:
+    """The error for an entry of a run's record that nothing may be guessed from."""
+    return Unmeasured(
+        f"run {name}",
+        f"{key} of its record cannot be read ({why})",
+        expected="JSON as poolshift writes it",
+        remedy=f"mend it: kubectl edit configmap poolshift-run-{name} -n {kube.namespace}; "
+        f"or put back what was changed: poolshift rollback {name}",
+    )
 
 
 def remove(kube: Kube, name: str) -> None:
