@@ -41,6 +41,8 @@ class Operator:
     crds: str
     webhooks: str = ""
     served: str
+    config: str = ""
+    """API group of the manager's configuration file."""
 
     @property
     def version(self) -> str:
@@ -71,6 +73,7 @@ OPERATORS = {
             crds="config/components/crd/bases/*.yaml",
             webhooks="config/components/webhook/manifests.yaml",
             served="/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+            config="config.jobset.x-k8s.io",
         ),
         Operator(
             name="lws",
@@ -79,6 +82,7 @@ OPERATORS = {
             crds="config/crd/bases/*.yaml",
             webhooks="config/webhook/manifests.yaml",
             served="/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+            config="config.lws.x-k8s.io",
         ),
         Operator(
             name="mpi-operator",
@@ -121,13 +125,13 @@ def running(name: str, kube: Kube, kubeconfig: Path) -> Iterator[Children]:
 def arguments(operator: Operator, folder: Path, kubeconfig: Path, ports: tuple[int, int]) -> list[str]:
     """The manager's flags: on loopback, alone, its webhook certificates beside its log."""
     if operator.name == "mpi-operator":
-        kubelet = ["-kubeConfig", str(kubeconfig), "-lock-namespace", "default", "-monitoring-port", str(ports[0])]
-        return [*kubelet, "-kube-api-qps", "100", "-kube-api-burst", "100"]
+        here = ["-kubeConfig", str(kubeconfig), "-lock-namespace", "default", "-monitoring-port", str(ports[0])]
+        return [*here, "-kube-api-qps", "100", "-kube-api-burst", "100"]
     made = certificates.write(folder)
     shutil.copy(made.serving, folder / "tls.crt")
     shutil.copy(made.serving_key, folder / "tls.key")
     document = {
-        "apiVersion": f"config.{operator.served.split('/')[2]}/v1alpha1",
+        "apiVersion": f"{operator.config}/v1alpha1",
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{ports[0]}"},
         "metrics": {"bindAddress": "0"},

@@ -13,11 +13,16 @@ import pytest
 from infra.errors import PoolshiftError
 from infra.kube.api import MERGE_PATCH
 from infra.model.gangs import row_of
+from infra.model.pools import Pool, PoolState
 from infra.model.record import PRIOR
-from infra.model.spec import Drain
+from infra.model.spec import Drain, MigrationSpec
+from infra.model.verdict import Outcome
+from infra.probes import catalogue
+from tasks import validate
 from tasks.drain import move
 from tasks.fence import unfence
 from tasks.gangs import forget_moved, restore
+from tasks.measuring import Session
 from tests.real.gang_pools import NEW, OLD, POOL, add_pools, homes, pod_template, until
 from tests.real.operators import running
 
@@ -131,3 +136,116 @@ def test_a_jobset_that_is_pinned_by_affinity_is_not_stopped_since_nobody_may_cha
         kube.request("PATCH", path, body={"spec": spec}, content_type=MERGE_PATCH)
     kube.delete(path)
     until(lambda: not ranks(kube, "pinned"), "its pods gone")
+
+
+@pytest.fixture(scope="module")
+def mpi(pools: Any) -> Iterator[Any]:
+    with running("mpi-operator", pools.kube, pools.kubeconfig):
+        yield pools.kube
+
+
+def test_nccl_tests_run_as_the_operator_makes_them_and_leave_nothing(mpi: Any) -> None:
+    kube = mpi
+    spec = MigrationSpec.model_validate(
+        {
+            "name": "mpi",
+            "source": {"kind": "external", "name": "old", "selector": {POOL: "gpu-a"}},
+            "target": {"kind": "external", "name": "new", "selector": {POOL: "gpu-b"}},
+            "validation": {"nccl_tests_image": "registry.example.com/nccl-tests:1", "sweep_sizes": [1 << 28, 1 << 30]},
+        }
+    )
+    pool = Pool(
+        kind="eks",
+        name="gpu-b",
+        identity="pools/gpu-b",
+        state=PoolState.ACTIVE,
+        machine_type="p5en.48xlarge",
+        nodes=2,
+        node_selector={POOL: "gpu-b"},
+        gpus={"nvidia.com/gpu": 8},
+        rdma={"vpc.amazonaws.com/efa": 16},
+    )
+    until(lambda: len(validate.idle(kube, pool)) == 2, "two idle nodes")
+    said: list[str] = []
+    nodes = validate.idle(kube, pool)
+    session = Session.open(kube, pool, nodes, spec, "mpi", "hash", kube.clock, said.append)
+    probe = catalogue.nccl_tests(spec.validation)
+    assert probe is not None
+
+    (verdict,) = session.nccl_tests(probe)
+
+    assert verdict.outcome is Outcome.PASS, (verdict.reason, said)
+    (evidence,) = session.evidence
+    assert evidence.complete
+    assert [row["size_bytes"] for row in evidence.reading["rows"]] == [1 << 28, 1 << 29, 1 << 30]
+    assert evidence.gpu_minutes > 0
+    for path in ("/apis/kubeflow.org/v2beta1/namespaces/poolshift/mpijobs", "/apis/batch/v1/namespaces/poolshift/jobs"):
+        assert list(kube.list(path)) == []
+    assert list(kube.list("/api/v1/namespaces/poolshift/pods")) == []
+
+
+MPIJOB = row_of("kubeflow.org", "MPIJob")
+
+
+def test_an_mpijob_moves_with_its_launcher(mpi: Any) -> None:
+    kube = mpi
+    worker, launcher = pod_template(), pod_template()
+    del launcher["spec"]["containers"][0]["resources"]
+    for template in (worker, launcher):
+        del template["spec"]["restartPolicy"]
+    roles = {"Launcher": {"replicas": 1, "template": launcher}, "Worker": {"replicas": 2, "template": worker}}
+    meta = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "llm"}}
+    body = {**meta, "spec": {"slotsPerWorker": 8, "mpiReplicaSpecs": roles}}
+    kube.request("POST", MPIJOB.path("default"), body=body)
+    label = "training.kubeflow.org/job-name=llm"
+    until(lambda: len(homes(kube, label)) == 3, "launcher and workers Running")
+    assert set(homes(kube, label).values()) == set(OLD)
+
+    report = move(
+        kube, drain(name="llm", kind="MPIJob", mode="restart", rehome=True), OLD, NEW, "r3", kube.clock, lambda _: None
+    )
+
+    assert report.ok, report.to_dict()
+    assert (len(homes(kube, label)), set(homes(kube, label).values())) == (3, set(NEW))
+    unfence(kube, "r3")
+    forget_moved(kube, "r3")
+    kube.delete(MPIJOB.path("default", "llm"))
+    until(lambda: not homes(kube, label), "its pods gone")
+
+
+LWS = row_of("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+
+
+@pytest.fixture(scope="module")
+def lws(pools: Any) -> Iterator[Any]:
+    with running("lws", pools.kube, pools.kubeconfig):
+        yield pools.kube
+
+
+def test_a_leader_worker_set_is_scaled_to_nothing_rehomed_and_scaled_back(lws: Any) -> None:
+    kube = lws
+    templates = {"leaderTemplate": pod_template(), "workerTemplate": pod_template(), "size": 2}
+    for role in ("leaderTemplate", "workerTemplate"):
+        templates[role]["spec"]["restartPolicy"] = "Always"
+    meta = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "serve"}}
+    kube.request("POST", LWS.path("default"), body={**meta, "spec": {"replicas": 1, "leaderWorkerTemplate": templates}})
+    label = "leaderworkerset.sigs.k8s.io/name=serve"
+    until(lambda: sorted(homes(kube, label).values()) == sorted(OLD), "leader and worker Running")
+
+    report = move(
+        kube,
+        drain(name="serve", kind="LeaderWorkerSet", mode="restart", rehome=True),
+        OLD,
+        NEW,
+        "r4",
+        kube.clock,
+        lambda _: None,
+    )
+
+    assert report.ok, report.to_dict()
+    assert sorted(homes(kube, label).values()) == sorted(NEW)
+    assert kube.get(LWS.path("default", "serve"))["spec"]["replicas"] == 1
+    unfence(kube, "r4")
+    forget_moved(kube, "r4")
+    kube.delete(LWS.path("default", "serve"))
+    until(lambda: not homes(kube, label), "its pods gone")
