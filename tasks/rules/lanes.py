@@ -203,8 +203,7 @@ class Queues:
         """Up to `room` jobs to send now. `usable` says whether a job still wants to be sent; others are dropped."""
         taken: list[Job] = []
         self.limited = False
-        # Budgets first: each takes one place at most, and pods without a budget would fill all of them.
-        for key in sorted(self._touched, key=lambda k: k == ""):
+        for key in sorted(self._touched, key=self._turns_left, reverse=True):
             lane = self.lanes.get(key) if key else None
             while len(taken) < room and (lane is None or lane.ready(now)):
                 job = self._next(key, now, usable)
@@ -222,6 +221,14 @@ class Queues:
                 if lane is not None and not lane.ready(now):
                     self._touched.pop(key, None)
         return taken
+
+    def _turns_left(self, key: str) -> float:
+        """The longest first: its replacements come one after another, and where the rate is short it would end last.
+
+        Pods without a budget come after all: they would fill every place, where a budget takes one.
+        """
+        lane = self.lanes.get(key)
+        return -1.0 if lane is None else len(self._waiting.get(key, ())) / max(1, lane.allowed)
 
     def _next(self, key: str, now: float, usable: Callable[[Job], bool]) -> Job | None:
         queue = self._waiting.get(key)
