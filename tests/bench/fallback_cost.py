@@ -9,7 +9,6 @@ was, on which NCCL hangs.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from infra.model.verdict import Outcome
 from infra.sandbox.nodes import add_node
 from tasks import validate
 from tasks.validate import Validation
+from tests.processes import sandbox
 
 LABEL = "eks.amazonaws.com/nodegroup"
 MACHINE, ZONE = "p5en.48xlarge", "us-east-2a"
@@ -89,20 +89,13 @@ def measure(nodes: int) -> dict[str, Validation]:
     )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kubeconfig"
-        line = [sys.executable, "-m", "infra.sandbox", "--scenario", "healthy", "--kubeconfig", str(path)]
-        sandbox = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            assert sandbox.stdout is not None
-            assert sandbox.stdout.readline().startswith("ready ")
+        with sandbox(path):
             kube = connect(Cluster(kubeconfig=str(path)))
             lost = pool_of(kube, "lost", [False] * nodes)
             mixed = pool_of(kube, "mixed", [False] + [True] * (nodes - 1))
             well = pool_of(kube, "well", [True] * nodes)
             baseline = validate.measure(kube, lost, spec, "base", "hash", kube.clock, lambda text: None)
             return {pool.name: validated(kube, pool, spec, baseline) for pool in (lost, mixed, well)}
-        finally:
-            sandbox.terminate()
-            sandbox.communicate(timeout=30)
 
 
 def main(nodes: int) -> int:

@@ -1,7 +1,5 @@
 """Probes on the simulated cluster, through the real client: run, adopt, refuse to guess, leave nothing behind."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -18,6 +16,7 @@ from infra.probes.manifests import render
 from tasks import probes, validate
 from tasks.rules.probing import State
 from tasks.spending import Spending
+from tests.processes import sandbox
 
 SELECTOR = {"eks.amazonaws.com/nodegroup": "gpu-old"}
 POOL = Pool(
@@ -37,14 +36,8 @@ POOL = Pool(
 def world(tmp_path_factory):
     """The old pool of the healthy scenario: four nodes without RDMA, two of them idle."""
     path = tmp_path_factory.mktemp("sandbox") / "kubeconfig"
-    line = [sys.executable, "-m", "infra.sandbox", "--scenario", "healthy", "--kubeconfig", str(path)]
-    running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert running.stdout.readline().startswith("ready ")
+    with sandbox(path):
         yield connect(Cluster(kubeconfig=str(path)))
-    finally:
-        running.terminate()
-        running.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")

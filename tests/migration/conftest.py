@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from infra.kube import api, records
 from infra.kube.api import Kube
 from infra.model.spec import Cluster
 from tests.migration.servers import prefect_server
+from tests.processes import leashed, sandbox
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "infra" / "examples"
@@ -38,7 +40,6 @@ class Stage:
     """A sandbox process and the command line against it."""
 
     kubeconfig: Path
-    process: subprocess.Popen[str]
     env: dict[str, str]
     spec: Path
 
@@ -50,7 +51,7 @@ class Stage:
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """`poolshift ARGUMENTS --kubeconfig …` in the background."""
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", *arguments, "--kubeconfig", str(self.kubeconfig)],
+            leashed([sys.executable, "-m", "flows.cli", *arguments, "--kubeconfig", str(self.kubeconfig)]),
             env={**self.env, **(env or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -113,33 +114,19 @@ def prefect_url(home: Path) -> Iterator[str]:
 @pytest.fixture
 def stage(prefect_url: str, home: Path, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
     """Starts sandboxes: `stage("healthy", "eks")`."""
-    running: list[subprocess.Popen[str]] = []
     env = {**os.environ, "POOLSHIFT_HOME": str(home), "PREFECT_API_URL": prefect_url, "COLUMNS": "200"}
     env.pop("POOLSHIFT_FAILPOINT", None)
 
-    def begin(scenario: str, cloud: str = "eks", **changes: Any) -> Stage:
-        number = len(running)
-        kubeconfig = tmp_path / f"{number}.kubeconfig"
-        command = [sys.executable, "-m", "infra.sandbox", "--scenario", scenario, "--cloud", cloud, "--rate", RATE]
-        with (tmp_path / f"{number}.log").open("w") as log:
-            process = subprocess.Popen(
-                [*command, "--kubeconfig", str(kubeconfig)], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
-            )
-        running.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("ready http"), (tmp_path / f"{number}.log").read_text()[-3000:]
-        return Stage(
-            kubeconfig=kubeconfig, process=process, env=env, spec=write_spec(tmp_path, cloud, f"run-{number}", changes)
-        )
+    with contextlib.ExitStack() as running:
+        numbers = count()
 
-    yield begin
-    for process in running:
-        process.send_signal(signal.SIGTERM)
-    for process in running:
-        process.wait(timeout=30)
-        assert process.stdout is not None
-        process.stdout.close()
+        def begin(scenario: str, cloud: str = "eks", **changes: Any) -> Stage:
+            number = next(numbers)
+            kubeconfig = tmp_path / f"{number}.kubeconfig"
+            running.enter_context(sandbox(kubeconfig, "--cloud", cloud, "--rate", RATE, scenario=scenario))
+            return Stage(kubeconfig=kubeconfig, env=env, spec=write_spec(tmp_path, cloud, f"run-{number}", changes))
+
+        yield begin
 
 
 def write_spec(folder: Path, cloud: str, name: str, changes: dict[str, Any]) -> Path:

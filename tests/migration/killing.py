@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -10,18 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes import leashed
+
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname "$1" && shift && exec "$@"', "sh")
-_LEASH = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() == int(sys.argv[1]):  # else it went before the kernel was told
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +43,6 @@ def may_rename_the_host() -> bool:
         return False
     tried = subprocess.run([*ELSEWHERE, "elsewhere", "true"], capture_output=True, check=False)
     return tried.returncode == 0
-
-
-def leashed(command: Sequence[str]) -> list[str]:
-    """The command, so that the kernel ends it when whoever starts it ends, a test that is killed too.
-
-    Linux only; elsewhere the command as it is. The started process does it itself and then becomes the command: a
-    `preexec_fn` would fork a test that talks gRPC, which gRPC does not like.
-    """
-    if sys.platform != "linux":
-        return [*command]
-    return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *command]
 
 
 def attempt(
