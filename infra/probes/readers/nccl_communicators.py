@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infra.model.reading import Communicator
+from infra.probes.readers.nccl_channels import until_next
 from infra.probes.readers.nccl_state import MAX_MEMBERS, CommState, MemberState, RankState, ThreadState
 
 # ncclCommInitRank comm 0x… rank 3 nranks 16 cudaDev 3 … commId 0x… - Init START, and its short forms back to 2.4;
@@ -18,8 +19,13 @@ _PARENT = re.compile(rb"parent (0x[0-9a-fA-F]+)(?: (splitCount \d+ color -?\d+))
 PER_COMMUNICATOR = (2, 14)  # before, the network is chosen once per process, not per communicator
 
 
-@dataclass(frozen=True, slots=True)
-class CommLine:
+# Behind the last " - " of a line, and what it says of the communicator.
+_STAGES = {b"Init START": "", b"Init COMPLETE": "complete", b"Destroy COMPLETE": "ended", b"Abort COMPLETE": "ended"}
+_CALLS = frozenset({b"", b"ncclCommInitRank ", b"ncclCommInitRankConfig ", b"ncclCommInitAll ", b"ncclCommSplit "})
+_MEMO = 65_536
+
+
+class CommLine(NamedTuple):
     """What one `comm …` line says; `key` is its commId, b"" where the version prints none."""
 
     pointer: bytes
@@ -30,8 +36,7 @@ class CommLine:
     key: bytes
     parent: bytes
     split: bytes  # the parent's how-manieth split and the color: the same for all ranks of the new one
-    ended: bool
-    complete: bool
+    stage: str  # "", complete or ended
 
 
 def parse_comm(text: bytes) -> CommLine | None:
@@ -42,6 +47,9 @@ def parse_comm(text: bytes) -> CommLine | None:
     pointer, rank, nranks, nnodes, mnnvl, rest = match.groups()
     at = rest.find(b"commId 0x")
     parent = _PARENT.search(rest) if b"parent" in rest else None
+    stage = ""
+    if rest.endswith(b"COMPLETE"):
+        stage = "ended" if rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE")) else "complete"
     return CommLine(
         pointer,
         int(rank),
@@ -51,8 +59,7 @@ def parse_comm(text: bytes) -> CommLine | None:
         rest[at + 7 :].split(b" ", 1)[0] if at >= 0 else b"",
         parent[1] if parent else b"",
         (parent[2] or b"") if parent else b"",
-        rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE")),
-        rest.endswith(b"COMPLETE"),
+        stage,
     )
 
 
@@ -63,17 +70,53 @@ class Communicators:
         self.states: dict[bytes, CommState] = {}
         self.members = 0
         self.overflow = False
+        self._lines: dict[bytes, CommLine] = {}
 
-    def hear(self, line: CommLine, thread: ThreadState | None) -> None:
+    def read(self, text: bytes, thread: ThreadState | None) -> None:
         """Take one `comm` line."""
         if thread is None:
             return
+        # The lines of one communicator differ in their ends and in the call's name: what stands between is read once.
+        begin = text.find(b"comm 0x")
+        stem, _, end = text[begin:].rpartition(b" - ")
+        stage = _STAGES.get(end) if text[:begin] in _CALLS and b"NCCL " not in text else None
+        if stage is None:
+            stem = text
+        line = self._lines.get(stem)
+        if line is None:
+            line = parse_comm(until_next(stem).rstrip())
+            if line is None:
+                return
+            if len(self._lines) >= _MEMO:
+                self._lines.clear()
+            self._lines[stem] = line
+        self._hear(line, line.stage if stage is None else stage, thread)
+
+    def _hear(self, line: CommLine, stage: str, thread: ThreadState) -> None:
+        rank = thread.rank
+        if line is thread.heard and rank.pointers.get(line.pointer) == thread.key:
+            member = thread.member
+        else:
+            member = self._join(line, stage, thread)
+        if member is None:
+            return
+        if not member.network:
+            member.network = thread.pending or self._of_parent(line.parent, thread)
+            thread.pending = ""
+        if stage == "ended":
+            member.ended = True
+            rank.pointers.pop(line.pointer, None)
+        elif stage == "complete":
+            member.complete = True
+
+    def _join(self, line: CommLine, stage: str, thread: ThreadState) -> MemberState | None:
+        """The thread's part in the communicator that the line speaks of."""
         if line.nranks > MAX_MEMBERS:
             self.overflow = True
-            return
-        state = self._state(line, thread.rank)
+            return None
+        state = self._state(line, stage, thread.rank)
         if state is None:
-            return
+            return None
         state.nranks.add(line.nranks)
         if line.nnodes is not None:
             state.nnodes.add(line.nnodes)
@@ -82,25 +125,18 @@ class Communicators:
         member = state.members.get(line.rank)
         if member is None or member.state is not thread.rank:
             member = self._member(state, line.rank, thread)
-            if member is None:
-                return
-        if not member.network:
-            member.network = thread.pending or self._of_parent(line.parent, thread)
-            thread.pending = ""
-        thread.member = member
-        if line.ended:
-            member.ended = True
-            thread.rank.pointers.pop(line.pointer, None)
-        elif line.complete:
-            member.complete = True
+        if member is not None:
+            thread.heard, thread.member = line, member
+            thread.key = thread.rank.pointers.get(line.pointer, b"")
+        return member
 
-    def _state(self, line: CommLine, rank: RankState) -> CommState | None:
+    def _state(self, line: CommLine, stage: str, rank: RankState) -> CommState | None:
         """The communicator of a line: by commId or its split where printed, else by the process's own count of them."""
         parent = rank.pointers.get(line.parent) if line.split else None
         split = parent + b" " + line.split if parent else b""
         key = line.key or split or rank.pointers.get(line.pointer, b"")
         if not key:
-            if line.ended:
+            if stage == "ended":
                 return None
             key = b"#%d" % rank.sequence
             rank.sequence += 1

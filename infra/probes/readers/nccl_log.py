@@ -1,20 +1,22 @@
 """NCCL's own log, 2.4 to 2.31, of any number of ranks in any order, with its network plugins' lines.
 
-Works on blocks of a megabyte: a literal scan finds the few lines that say something about the transport, and only
-those are looked at one by one. The first `EXCERPT` bytes are read more generously (lines whose prefix somebody cut
-off), since a pasted excerpt is small. Memory grows with ranks and communicators, not with the log.
+Works on blocks of a megabyte: a scan finds the few lines that tell something about the transport, what a rank said
+before is only counted, the rest is looked at. The first `EXCERPT` bytes are read more generously (lines whose prefix
+somebody cut off), since a pasted excerpt is small. Memory grows with ranks and communicators, not with the log.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from infra.model.reading import Hca, LogWarning, NcclLog, family_of
 from infra.probes.readers.nccl_channels import count_lines, parse_channel, same_host, sums, until_next
-from infra.probes.readers.nccl_communicators import CommLine, Communicators, parse_comm
+from infra.probes.readers.nccl_communicators import Communicators
 from infra.probes.readers.nccl_phrases import (
     COMMUNICATOR,
     INTERESTING,
@@ -24,19 +26,20 @@ from infra.probes.readers.nccl_phrases import (
     Said,
     phrases,
 )
-from infra.probes.readers.nccl_prefix import line_time, parse_head, strip_place
-from infra.probes.readers.nccl_scan import Span, spans
-from infra.probes.readers.nccl_state import MAX_RANKS, ChannelLine, RankState, ThreadState
+from infra.probes.readers.nccl_prefix import line_time, strip_place
+from infra.probes.readers.nccl_scan import MESSAGE, Lines, Scan, Scanner
+from infra.probes.readers.nccl_state import ChannelLine, RankState, ThreadState
+from infra.probes.readers.nccl_table import Repeats, Rows, text_rows
+from infra.probes.readers.nccl_threads import Threads
 from infra.probes.readers.nccl_warnings import classify
 
-_BY_RANK = (COMMUNICATOR, SENTENCE)
+M = TypeVar("M")
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
 _EDGES = 65_536
 _MEMO = 65_536
 _WARNINGS = 64
 
-_INFO = re.compile(rb"NCCL INFO ")
-_BARE_CHANNEL = re.compile(rb"(?m)^(?![^\n]*NCCL )[^\n]* via NET/[^\n]*$")
+_BARE_CHANNEL = re.compile(rb"(?m)^[^\n]* via NET/[^\n]*$")
 _BARE = re.compile(
     rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?(?:INFO: Function: \w+ Line: \d+: )?"
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
@@ -45,6 +48,20 @@ _OUTSIDE = re.compile(
     rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
     rb"(?:RuntimeError|AcceleratorError|DistBackendError|OutOfMemoryError): [^\n]*"
 )
+_OUTSIDE_WORDS = (b"libfabric:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: ")
+
+
+class Told(NamedTuple):
+    """What a message counts for when it is said again: as a sentence of NCCL's or not, and what it says of a rank."""
+
+    weight: int
+    phrase: str = ""
+    match: re.Match[bytes] | None = None
+    rank: RankState | None = None
+
+
+_IRRELEVANT, _SAID = Told(0), Told(1)
+_IN_ORDER = frozenset({"selected", "assigned"})  # a communicator's network is the one that its thread named before it
 
 
 class NcclLogReader:
@@ -56,23 +73,19 @@ class NcclLogReader:
         self.prefixed = 0  # of these, lines that NCCL itself wrote
         self.said = Said()
         self.comms = Communicators()
-        self.hosts: dict[str, None] = {}
-        self.ranks: dict[tuple[str, str, int | None], RankState] = {}
-        self.by_pid: dict[tuple[str, int | None], RankState] = {}
-        self.threads: dict[bytes, ThreadState | None] = {}
+        self.threads = Threads()
+        self.scanner = Scanner()
         self.sentences: dict[bytes, tuple[str, re.Match[bytes] | None]] = {}
-        self.boring: dict[bytes, int] = {}  # messages that say nothing (more): do they count as NCCL's sentences?
+        self.boring: dict[bytes, Told] = {}  # messages that say nothing (more), whoever says them
         self.channels: dict[bytes, ChannelLine | None] = {}
-        self.comm_lines: dict[bytes, CommLine] = {}
-        self.anonymous = RankState("", "", None)  # channel lines whose prefix somebody cut off
+        self.told: Repeats[Told] = Repeats(1 << 14)
+        self.connected: Repeats[tuple[RankState, ChannelLine | None]] = Repeats(1 << 16)
         self.selected: Counter[str] = Counter()
         self.assigned: Counter[str] = Counter()
         self.edges: dict[tuple[int, int], None] = {}
         self.p2p = 0
         self.warnings: list[LogWarning] = []
         self.warning_count = 0
-        self.prefix_ranks: set[int] = set()
-        self.overflow = False
         self.torn = False
 
     def feed(self, data: bytes, *, torn: bool = False) -> bytes:
@@ -80,102 +93,121 @@ class NcclLogReader:
         excerpt = self.seen < EXCERPT
         self.seen += len(data)
         self.torn = torn
-        self.p2p += data.count(b" via P2P/")
-        found = spans(data)
-        self._lines(data, found.telling)
-        self._channels(data, found.channels)
+        block = self.scanner.scan(data)
+        self.p2p += block.peers
+        self._lines(data, block)
+        self._channels(data, block)
         if excerpt:
-            self._excerpt(data)
-        for match in _OUTSIDE.finditer(data if excerpt else found.foreign):
-            self._outside(match.group())
-        return found.foreign
+            self._excerpt(data, block)
+        text = data if excerpt else block.foreign
+        if any(word in text for word in _OUTSIDE_WORDS):
+            for match in _OUTSIDE.finditer(text):
+                self._outside(match.group())
+        return block.foreign
 
-    def _lines(self, data: bytes, found: Iterable[Span]) -> None:
-        """Look at the lines that begin as an interesting sentence does.
+    def _lines(self, data: bytes, block: Scan) -> None:
+        """Look at the lines that may say something about the transport.
 
         Lines written into one another need no care here: a sentence is found wherever it stands in a line.
         """
-        begins, rfind, sentences, threads = INTERESTING.match, data.rfind, self.sentences, self.threads
-        told = list(found)
-        texts = [data[at + 10 : end] for _, at, end in told]
-        boring = self.boring
+        boring, learned, newly, count = self.boring, dict[int, Told](), dict[bytes, Told](), 0
         if len(boring) >= _MEMO:
             boring.clear()
-        count = sum(map(boring.get, texts, repeat(0)))
-        phrase, said = "", None
-        for (start, at, _), text in [pair for pair in zip(told, texts, strict=True) if pair[1] not in boring]:
-            match = begins(data, at)
-            if match is None:
-                if data.startswith(b"NCCL INFO ", at):
-                    boring[text] = 0
-                continue
-            count += 1
-            kind = match.lastindex
-            if kind == SENTENCE:
-                sentence = sentences.get(text)
-                if sentence is None:
-                    sentence = self._sentence(text)
-                phrase, said = sentence
-                if said is None:
-                    boring[text] = 1
-                    continue
-            if kind in _BY_RANK:
-                thread = threads.get(data[rfind(b" ", start, at - 6) + 1 or start : at]) or self._thread(data[start:at])
-                if kind == COMMUNICATOR:
-                    self._comm(text, thread)
-                else:
-                    self._take(phrase, said, thread)
-                    if phrase not in OF_A_RANK:
-                        boring[text] = 1  # said once is said
-            elif kind == WARNING:
-                self._warn(text[:4096], data[max(start, at - 400) : at])
+        rows, fresh = self._fresh(data, block, block.telling, self.told)
+        for row, number, start, at, end in fresh:
+            text = data[at + MESSAGE : end]
+            told = boring.get(text)
+            if told is not None:
+                count += told.weight
             else:
-                self._other(data[at : at + 10] + text[:4096], data[max(start, at - 400) : at])
-        self.found += count
-        self.prefixed += count
+                told = self._line(data, text, start, at, number)
+                if told is _SAID or told is _IRRELEVANT:
+                    newly[text] = told
+            if told is not None and row >= 0:
+                learned[row] = told
+        boring.update(newly)
+        self.told.learn(rows[list(learned)], list(learned.values()))
+        self._count(count)
 
-    def _channels(self, data: bytes, found: Iterable[Span]) -> None:
+    def _line(self, data: bytes, text: bytes, start: int, at: int, number: int) -> Told | None:
+        """Take one line. Returns what it counts for when its rank says it again, None if that has to be looked at."""
+        match = INTERESTING.match(data, at)
+        if match is None:
+            if not data.startswith(b"NCCL INFO ", at):
+                return None
+            return _IRRELEVANT
+        self._count(1)
+        kind = match.lastindex
+        if kind == COMMUNICATOR:
+            self.comms.read(text, self._thread(number, data[start:at]))
+        elif kind == SENTENCE:
+            return self._sentence(text, number, data[start:at])
+        elif kind == WARNING:
+            self._warn(text[:4096], data[max(start, at - 400) : at])
+        else:
+            self._other(data[at : at + 10] + text[:4096], data[max(start, at - 400) : at])
+        return None
+
+    def _sentence(self, text: bytes, number: int, head: bytes) -> Told | None:
+        phrase, said = self.sentences.get(text) or self._phrase(text)
+        if said is not None and phrase in OF_A_RANK:
+            thread = self._thread(number, head)
+            self._take(phrase, said, thread)
+            return None if phrase in _IN_ORDER else Told(1, phrase, said, thread.rank if thread else None)
+        if said is not None:
+            self._take(phrase, said, self._thread(number, head))
+        return _SAID  # said once is said
+
+    def _channels(self, data: bytes, block: Scan) -> None:
         """Count channel lines by rank and wording; what a wording means is worked out once."""
-        rfind, meanings, threads = data.rfind, self.channels, self.threads
-        for start, at, end in found:
-            text = data[at + 10 : end]
-            thread = threads.get(data[rfind(b" ", start, at - 6) + 1 or start : at]) or self._thread(data[start:at])
-            seen = thread.rank.seen if thread is not None else self.anonymous.seen
-            if text in seen:
-                seen[text] += 1
-            else:
-                if text not in meanings:
-                    self._meaning(text)
-                seen[text] = 1
+        meanings, learned = self.channels, dict[int, tuple[RankState, ChannelLine | None]]()
+        rows, fresh = self._fresh(data, block, block.channels, self.connected)
+        for row, number, start, at, end in fresh:
+            text = data[at + MESSAGE : end]
+            meaning = meanings[text] if text in meanings else self._meaning(text)
+            thread = self._thread(number, data[start:at])
+            rank = thread.rank if thread is not None else self.threads.anonymous
+            rank.count(meaning)
+            if row >= 0:
+                learned[row] = rank, meaning
+        self.connected.learn(rows[list(learned)], list(learned.values()))
 
-    def _excerpt(self, data: bytes) -> None:
+    def _fresh(
+        self, data: bytes, block: Scan, lines: Lines, again: Repeats[M]
+    ) -> tuple[Rows, Iterator[tuple[int, int, int, int, int]]]:
+        """Count what was said before. Of the other lines: row or -1 if it is none, thread or -1, start, place, end."""
+        if again.full:
+            self._settle()
+        threads = self.threads.find(data, block, lines)
+        rows, able = text_rows(block, lines, self.threads.speakers(threads))
+        able &= threads >= 0
+        fresh = again.count(rows, able)
+        columns = (np.where(able[fresh], fresh, -1), threads[fresh], *lines.of(fresh))
+        return rows, zip(*(column.tolist() for column in columns), strict=True)
+
+    def _thread(self, number: int, head: bytes) -> ThreadState | None:
+        return self.threads.known[number] if number >= 0 else self.threads.of(head)
+
+    def _count(self, lines: int) -> None:
+        self.found += lines
+        self.prefixed += lines
+
+    def _excerpt(self, data: bytes, block: Scan) -> None:
         """The first block: every line's rank and host count, and so do lines whose prefix somebody cut off."""
-        for match in _INFO.finditer(data):
+        lines = block.own.of(block.information)
+        self._count(lines.at.size)
+        strange = lines.of(self.threads.find(data, block, lines) < 0)
+        for start, at in zip(strange.start.tolist(), strange.at.tolist(), strict=True):
+            self.threads.of(data[start:at])
+        for match in _BARE.finditer(block.foreign):
             self.found += 1
-            self.prefixed += 1
-            self._thread(data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()])
-        for match in _BARE.finditer(data):
-            if match.group().find(b"NCCL ") < 0:
-                self.found += 1
-                phrase, said = self._sentence(match["text"])
-                if said is not None:
-                    self._take(phrase, said, None)
-        for match in _BARE_CHANNEL.finditer(data):
-            if self._meaning(match.group()) is not None:
-                self.anonymous.seen[match.group()] += 1
+            phrase, said = self._phrase(match["text"])
+            if said is not None:
+                self._take(phrase, said, None)
+        for match in _BARE_CHANNEL.finditer(block.foreign):
+            self.threads.anonymous.count(self._meaning(match.group()))
 
-    def _comm(self, text: bytes, thread: ThreadState | None) -> None:
-        line = self.comm_lines.get(text)
-        if line is None:
-            line = parse_comm(until_next(text).rstrip())
-            if line is None:
-                return
-            if len(self.comm_lines) >= _MEMO:
-                self.comm_lines.clear()
-            self.comm_lines[text] = line
-        self.comms.hear(line, thread)
-
-    def _sentence(self, text: bytes) -> tuple[str, re.Match[bytes] | None]:
+    def _phrase(self, text: bytes) -> tuple[str, re.Match[bytes] | None]:
         """What a message says, remembered: ranks repeat one another. Lines glued behind it are cut off."""
         message = until_next(text[:4096]).rstrip()
         found: tuple[str, re.Match[bytes] | None] = ("boring", None)
@@ -197,53 +229,11 @@ class NcclLogReader:
         elif text.startswith((b"NCCL failure", b"NCCL error", b"NCCL Error")):
             self._note(classify((head + text).decode("utf-8", "replace").strip(), time=line_time(head)))
 
-    def _thread(self, head: bytes) -> ThreadState | None:
-        """Who wrote the line; remembered by the last words of its prefix, which time stamps leave alone."""
-        key = head[head.rfind(b" ", 0, -6) + 1 :]
-        threads = self.threads
-        if key in threads:
-            return threads[key]
-        if b":" not in key:
-            key = b"\0" + head
-            if key in threads:
-                return threads[key]
-        head = head[-400:]
-        parsed = parse_head(head)
-        if parsed.rank is not None:
-            self.prefix_ranks.add(parsed.rank)
-        host, thread = parsed.host, None
-        state: RankState | None = None
-        if host and not parsed.clean:
-            # Torn lines glue other text to the host's name: only a name already known counts.
-            state = self.by_pid.get((parsed.pid, parsed.device))
-            host = state.host if state and parsed.host.endswith(state.host) else ""
-            if not host:
-                state = None
-        elif host or parsed.device is not None:
-            state = self.ranks.get((host, parsed.pid, parsed.device))
-            if state is None and len(self.ranks) < MAX_RANKS:
-                state = RankState(host, parsed.pid, parsed.device, parsed.rank)
-                self.ranks[host, parsed.pid, parsed.device] = state
-                self.by_pid[parsed.pid, parsed.device] = state
-                if host:
-                    self.hosts[host] = None
-            self.overflow |= state is None
-        if state is not None:
-            thread = ThreadState(state)
-        if len(self.threads) >= _MEMO:
-            self.threads.clear()
-        self.threads[key] = thread
-        return thread
-
-    def _take(self, phrase: str, match: re.Match[bytes] | None, thread: ThreadState | None) -> None:
-        if match is None:
-            return
+    def _take(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:
         if phrase == "selected":
             self._select(match, thread, self.selected)
         elif phrase == "assigned":
             self._select(match, thread, self.assigned)
-        elif phrase == "comm":
-            self._comm(match.string, thread)
         else:
             self.said.take(phrase, match, match.string, thread.rank if thread else None)
 
@@ -260,21 +250,24 @@ class NcclLogReader:
 
     def _meaning(self, text: bytes) -> ChannelLine | None:
         if len(self.channels) >= _MEMO:
-            self._settle()
+            self.channels.clear()
         meaning = self.channels[text] = parse_channel(until_next(text)[-300:])
         if meaning is not None and len(self.edges) < _EDGES:
             self.edges.setdefault((meaning.source, meaning.target), None)
         return meaning
 
     def _settle(self) -> None:
-        """Fold the wordings that were counted into what they mean, and forget the wordings."""
-        for state in (self.anonymous, *self.ranks.values()):
-            state.settle(self.channels)
-        self.channels.clear()
+        """Add up what was said again, and forget the wordings, so that memory stays bounded."""
+        for (rank, line), times in self.connected.take():
+            rank.count(line, times)
+        for told, times in self.told.take():
+            self._count(told.weight * times)
+            if told.match is not None:
+                self.said.take(told.phrase, told.match, told.match.string, told.rank, times)
 
     def _warn(self, text: bytes, head: bytes) -> None:
         place = head.rstrip()
-        thread = self._thread(strip_place(place))
+        thread = self.threads.of(strip_place(place))
         full = (place.rsplit(b" ", 1)[-1] + b" " + text if place else text).decode("utf-8", "replace").strip()
         host = thread.rank.host if thread else ""
         self._note(classify(full, host=host, time=line_time(head)))
@@ -301,12 +294,12 @@ class NcclLogReader:
 
     def reading(self) -> NcclLog:
         """What was said, frozen."""
-        said = self.said
+        said, threads = self.said, self.threads
         self._settle()
         lines: Counter[ChannelLine] = Counter()
-        for state in (self.anonymous, *self.ranks.values()):
-            lines.update(state.settled)
-        ranks = tuple(state.freeze() for state in self.ranks.values())
+        for state in (threads.anonymous, *threads.ranks.values()):
+            lines.update(state.lines)
+        ranks = tuple(state.freeze() for state in threads.ranks.values())
         hosts = self._rank_hosts()
         return NcclLog(
             lines=self.found + sum(lines.values()),
@@ -317,7 +310,7 @@ class NcclLogReader:
             platform=said.platform,
             ofi_protocols=tuple(said.protocols),
             provider_filter=said.provider_filter,
-            hosts=tuple(self.hosts),
+            hosts=tuple(threads.hosts),
             ranks=ranks,
             communicators=self.comms.freeze(said.version),
             selected=dict(self.selected or self.assigned),  # newer versions print both, one sentence each
@@ -341,16 +334,16 @@ class NcclLogReader:
             warnings=tuple(self.warnings),
             warning_count=self.warning_count,
             speeds_mb_s=tuple(sorted(said.speeds)),
-            prefix_ranks=tuple(sorted(self.prefix_ranks)),
-            devices=tuple(sorted({r.device for r in self.ranks.values() if r.device is not None})),
+            prefix_ranks=tuple(sorted(threads.prefix_ranks)),
+            devices=tuple(sorted({r.device for r in threads.ranks.values() if r.device is not None})),
             torn=self.torn,
-            overflow=self.overflow or self.comms.overflow,
+            overflow=threads.overflow or self.comms.overflow,
         )
 
     def _rank_hosts(self) -> dict[int, set[str]]:
         """On which hosts a rank was seen as the near end of a channel."""
         hosts: dict[int, set[str]] = {}
-        for state in self.ranks.values():
+        for state in self.threads.ranks.values():
             if state.host:
                 for rank in state.near_ends:
                     hosts.setdefault(rank, set()).add(state.host)

@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from infra.probes.readers.nccl_communicators import COMM
 from infra.probes.readers.nccl_state import RankState
 
 # How an interesting line goes on after "NCCL ", for the scan of a block in C; the number of the group says its kind.
@@ -85,8 +84,6 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
         _p("gib-started", rb"NET/gIB"),
         _p("ofi-started", rb"NET/OFI"),
     ),
-    b"com": (Phrase("comm", COMM),),
-    b"ncc": (Phrase("comm", COMM),),
     b"Con": (_p("rings", rb"Connected all rings(?:, use ring PXN \d+ GDR (?P<gdr>[01]))?$"),),
     b"GPU": (_p("gdr-gpu", rb"GPU Direct RDMA (?P<state>Enabled|Disabled) for .*?(?:read (?P<read>[01]).*)?$"),),
     b"P2P": (_p("p2p-plugin", rb"P2P plugin (?P<name>[\w.\-]+)$"),),
@@ -169,8 +166,8 @@ class Said:
                 self.take(phrase.name, match, text, rank)
                 return
 
-    def take(self, name: str, match: re.Match[bytes], text: bytes, rank: RankState | None) -> None:
-        """Take one recognised sentence."""
+    def take(self, name: str, match: re.Match[bytes], text: bytes, rank: RankState | None, times: int = 1) -> None:
+        """Take one recognised sentence that was said so many times."""
         if name in _ONCE:
             value = match["name"].decode("utf-8", "replace").strip()
             if getattr(self, _ONCE[name]) is None:
@@ -180,13 +177,13 @@ class Said:
             return
         special = getattr(self, "_" + name.replace("-", "_"), None)
         if special is not None:
-            special(match, text, rank)
+            special(match, text, rank, times)
         else:
             self.hint(name, text.decode("utf-8", "replace"))
 
-    def _provider(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+    def _provider(self, match: re.Match[bytes], _text: bytes, rank: RankState | None, times: int) -> None:
         provider = match["name"].decode()
-        self.providers[provider] += 1
+        self.providers[provider] += times
         if match["fabric"]:
             self.fabrics[match["fabric"].decode()] = None
         if rank is not None:
@@ -196,49 +193,49 @@ class Said:
             if rank is not None:
                 rank.nics.add(int(match["nics"]))
 
-    def _hcas(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+    def _hcas(self, match: re.Match[bytes], _text: bytes, rank: RankState | None, _times: int) -> None:
         devices = list(_DEVICE.finditer(match["list"]))
         for device in devices:
             self.hcas.setdefault(device["device"].decode(), _LAYER[device["layer"]])
         if rank is not None:
             rank.nics.add(len({d["device"] for d in devices}))
 
-    def _socket(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+    def _socket(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, _times: int) -> None:
         for interface in _INTERFACE.finditer(match["list"]):
             self.socket_interfaces[interface["name"].decode()] = None
 
-    def _gdr_hca(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
-        self.gdr_lines[match["state"] == b"Enabled"] += 1
+    def _gdr_hca(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, times: int) -> None:
+        self.gdr_lines[match["state"] == b"Enabled"] += times
 
-    def _gdr_gpu(self, match: re.Match[bytes], text: bytes, _rank: RankState | None) -> None:
+    def _gdr_gpu(self, match: re.Match[bytes], text: bytes, _rank: RankState | None, _times: int) -> None:
         # Printed for every pair of GPU and NIC, far ones too: a Disabled here is no verdict on the pair in use.
         if match["read"] == b"0":
             self.hint("gdr-read-off", text.decode("utf-8", "replace"))
 
-    def _rings(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+    def _rings(self, match: re.Match[bytes], _text: bytes, rank: RankState | None, times: int) -> None:
         if rank is not None:
-            rank.connected += 1
+            rank.connected += times
         if match["gdr"]:
             on = match["gdr"] == b"1"
-            self.ring_gdr[on] += 1
+            self.ring_gdr[on] += times
             if rank is not None:
                 rank.ring_gdr.add(on)
 
-    def _protocol(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+    def _protocol(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, _times: int) -> None:
         self.protocols[match["name"].decode()] = None
 
-    def _env(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+    def _env(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, _times: int) -> None:
         key = match["key"].decode()
         if _ENV.match(key) and len(self.env) < 64:
             self.env.setdefault(key, match["value"].decode("utf-8", "replace")[:200])
 
-    def _speed(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None) -> None:
+    def _speed(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, _times: int) -> None:
         self.speeds.add(int(match["name"]))
 
-    def _mnnvl(self, match: re.Match[bytes], text: bytes, _rank: RankState | None) -> None:
+    def _mnnvl(self, match: re.Match[bytes], text: bytes, _rank: RankState | None, _times: int) -> None:
         if match["name"] == b"1":
             self.hint("mnnvl", text.decode("utf-8", "replace"))
 
-    def _coll(self, match: re.Match[bytes], _text: bytes, rank: RankState | None) -> None:
+    def _coll(self, match: re.Match[bytes], _text: bytes, rank: RankState | None, _times: int) -> None:
         if rank is not None:
             rank.coll_channels = max(rank.coll_channels or 0, int(match["name"][:9]))

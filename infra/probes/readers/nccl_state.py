@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 
 from infra.model.reading import Communicator, Member, RankLog, family_of
@@ -30,6 +29,7 @@ class ChannelLine:
 class RankState:
     """Everything one rank said so far."""
 
+    number: int
     host: str
     pid: str
     device: int | None
@@ -37,29 +37,25 @@ class RankState:
     networks: dict[str, None] = field(default_factory=dict)
     providers: dict[str, None] = field(default_factory=dict)
     nics: set[int] = field(default_factory=set)
-    seen: defaultdict[bytes, int] = field(default_factory=lambda: defaultdict(int))  # channel lines by wording
-    settled: Counter[ChannelLine] = field(default_factory=Counter)
+    lines: Counter[ChannelLine] = field(default_factory=Counter)
     ring_gdr: set[bool] = field(default_factory=set)
     connected: int = 0
     coll_channels: int | None = None
     sequence: int = 0
     pointers: dict[bytes, bytes] = field(default_factory=dict)
 
-    def settle(self, meanings: Mapping[bytes, ChannelLine | None]) -> None:
-        """Fold wordings into meanings, so that memory stays bounded."""
-        for text, count in self.seen.items():
-            line = meanings.get(text)
-            if line is not None and (line in self.settled or len(self.settled) < MAX_LINES):
-                self.settled[line] += count
-        self.seen.clear()
+    def count(self, line: ChannelLine | None, times: int = 1) -> None:
+        """Take a channel line that was said so many times."""
+        if line is not None and (line in self.lines or len(self.lines) < MAX_LINES):
+            self.lines[line] += times
 
     @property
     def near_ends(self) -> set[int]:
         """The rank numbers that this rank has in its channels."""
-        return {line.source if line.direction == "send" else line.target for line in self.settled if line.direction}
+        return {line.source if line.direction == "send" else line.target for line in self.lines if line.direction}
 
     def freeze(self) -> RankLog:
-        lines = self.settled
+        lines = self.lines
         families: Counter[str] = Counter()
         for line, count in lines.items():
             families[family_of(line.network).value] += count
@@ -89,6 +85,8 @@ class ThreadState:
 
     rank: RankState
     pending: str = ""
+    heard: object = None  # its last communicator line, with what came of it
+    key: bytes = b""
     member: MemberState | None = None
 
 

@@ -1,0 +1,131 @@
+"""Lines that were seen before, recognised many at a time, so that Python looks at each distinct one only once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infra.probes.readers.nccl_scan import BEFORE, MESSAGE, Lines, Places, Scan
+
+M = TypeVar("M")
+Rows = NDArray[np.uint64]  # one byte string each, zeros where it is shorter
+
+TEXT = 128  # bytes; longer messages are no rows
+KEY = BEFORE  # bytes; longer keys are none either
+_SLOTS = 18  # bits
+_KEPT = np.tri(TEXT + 1, TEXT, -1, dtype=np.uint8) * np.uint8(255)
+# By how many bytes are kept: the first ones of a message (and a free word behind it), the last ones of a key.
+_FIRST = np.pad(_KEPT, ((0, 0), (0, 8))).view(np.uint64)
+_LAST = np.ascontiguousarray(_KEPT[: KEY + 1, KEY - 1 :: -1]).view(np.uint64)
+
+
+class Table:
+    """Rows that were seen before, numbered as they came.
+
+    A row's hash names the one slot in which its number may stand. Whether it is the same row is seen by comparing the
+    whole of it, so none is ever taken for another. Of two rows with one slot the later is remembered.
+    """
+
+    def __init__(self, words: int, room: int) -> None:
+        random = Random(words)  # noqa: S311 - any fixed odd numbers do
+        self._factors = np.array([random.getrandbits(64) | 1 for _ in range(words)], dtype=np.uint64)
+        self._rows = np.zeros((room, words), dtype=np.uint64)
+        self._slots = np.zeros(1 << _SLOTS, dtype=np.int32)
+        self.size = 0
+
+    def find(self, rows: Rows) -> Places:
+        """The number of each row, -1 where it is not known."""
+        numbers = self._slots[self._slot(rows)].astype(np.intp)
+        known = (self._rows[numbers] == rows).all(axis=1)
+        return np.where(known & (numbers < self.size), numbers, -1)
+
+    def add(self, rows: Rows) -> None:
+        """Give the rows the next numbers, as long as there is room."""
+        rows = rows[: self.room]
+        numbers = np.arange(self.size, self.size + len(rows))
+        self._rows[numbers] = rows
+        self._slots[self._slot(rows)] = numbers
+        self.size += len(rows)
+
+    @property
+    def room(self) -> int:
+        return len(self._rows) - self.size
+
+    def clear(self) -> None:
+        self._slots[:] = 0
+        self.size = 0
+
+    def one_each(self, rows: Rows) -> Places:
+        """Where each distinct row stands first; of two with the same slot only one."""
+        return np.sort(np.unique(self._slot(rows), return_index=True)[1])
+
+    def _slot(self, rows: Rows) -> Rows:
+        slots: Rows = np.einsum("ij,j->i", rows, self._factors) >> np.uint64(64 - _SLOTS)
+        return slots
+
+
+class Repeats(Generic[M]):
+    """What speakers said, each wording with its meaning and how often it was said again."""
+
+    def __init__(self, room: int) -> None:
+        self._table = Table(TEXT // 8 + 1, room)
+        self._counts = np.zeros(room, dtype=np.int64)
+        self._meanings: list[M] = []
+
+    def count(self, rows: Rows, able: NDArray[np.bool_]) -> Places:
+        """Count the rows that were said before, and say which were not."""
+        numbers = self._table.find(rows)
+        again = able & (numbers >= 0)
+        np.add.at(self._counts, numbers[again], 1)
+        return np.flatnonzero(~again)
+
+    def learn(self, rows: Rows, meanings: Sequence[M]) -> None:
+        """Remember what rows mean, as long as there is room."""
+        self._meanings += meanings[: self._table.room]
+        self._table.add(rows)
+
+    @property
+    def full(self) -> bool:
+        return not self._table.room
+
+    def take(self) -> Iterator[tuple[M, int]]:
+        """Meanings and counts since the last time; all is forgotten."""
+        for number in np.flatnonzero(self._counts).tolist():
+            yield self._meanings[number], int(self._counts[number])
+        self._counts[:] = 0
+        self._meanings.clear()
+        self._table.clear()
+
+
+def key_rows(scan: Scan, lines: Lines) -> tuple[Rows, Places]:
+    """What stands in front of "NCCL " behind the last blank but those of "[7] ", and its length; 0 where too long."""
+    rows = _windows(scan, lines.at, KEY)
+    letters = rows.view(np.uint8)
+    begins = letters == ord(" ")
+    begins[:, KEY - 6 :] = False
+    begins |= letters == ord("\n")
+    length = begins[:, ::-1].argmax(axis=1)
+    rows &= _LAST[length]
+    letters[:, 0] = length
+    return rows, length
+
+
+def text_rows(scan: Scan, lines: Lines, speakers: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Message and speaker of each line, and whether it is short enough to be whole in its row."""
+    length = np.maximum(lines.end - lines.at - MESSAGE, 0)
+    whole = length <= TEXT
+    length = np.minimum(length, TEXT)
+    rows = _windows(scan, lines.at + (BEFORE + MESSAGE), TEXT + 8)
+    rows &= _FIRST[length]
+    rows[:, -1] = speakers << np.uint64(8) | length.astype(np.uint64)
+    return rows, whole
+
+
+def _windows(scan: Scan, at: Places, width: int) -> Rows:
+    """The `width` bytes from each place of the buffer on."""
+    every: NDArray[np.void] = np.ndarray((scan.buffer.size - width,), f"V{width}", scan.buffer, strides=(1,))
+    return every[at].view(np.uint64).reshape(-1, width // 8)

@@ -1,0 +1,113 @@
+"""Who wrote a line: the ranks of a log and their threads, found by what stands in front of a message."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infra.probes.readers.nccl_prefix import parse_head
+from infra.probes.readers.nccl_scan import Lines, Places, Scan
+from infra.probes.readers.nccl_state import MAX_RANKS, RankState, ThreadState
+from infra.probes.readers.nccl_table import KEY, Rows, Table, key_rows
+
+_MEMO = 65_536
+
+
+class Threads:
+    """All ranks of a log and the threads that spoke for them."""
+
+    def __init__(self) -> None:
+        self.anonymous = RankState(0, "", "", None)  # for lines whose prefix somebody cut off
+        self.ranks: dict[tuple[str, str, int | None], RankState] = {}
+        self.hosts: dict[str, None] = {}
+        self.prefix_ranks: set[int] = set()
+        self.overflow = False
+        self._by_pid: dict[tuple[str, int | None], RankState] = {}
+        self._by_key: dict[bytes, ThreadState | None] = {}
+        self._table = Table(KEY // 8, 2 * _MEMO)
+        self._rank_numbers = np.zeros(2 * _MEMO, dtype=np.uint64)
+        self.known: list[ThreadState | None] = []  # by the number that `find` gives
+
+    def find(self, data: bytes, scan: Scan, lines: Lines) -> Places:
+        """The number of each line's thread, -1 where it has yet to introduce itself to `of`."""
+        if len(self._by_key) >= _MEMO or self._table.size >= _MEMO:
+            self._by_key.clear()
+            self._table.clear()
+            self.known.clear()
+        rows, length = key_rows(scan, lines)
+        numbers = self._table.find(rows)
+        strange = np.flatnonzero(numbers < 0)
+        if strange.size:
+            first = strange[self._table.one_each(rows[strange])]
+            first = first[length[first] > 0]
+            learned = []
+            for row, begin, at, size in zip(
+                first.tolist(),
+                lines.start[first].tolist(),
+                lines.at[first].tolist(),
+                length[first].tolist(),
+                strict=True,
+            ):
+                key = data[at - size : at]
+                if b":" in key and (key in self._by_key or self._join(key, data[begin:at])):
+                    learned.append(row)
+                    self.known.append(self._by_key[key])
+            self._learn(rows[learned])
+            numbers[strange] = self._table.find(rows[strange])
+        return numbers
+
+    def _learn(self, rows: Rows) -> None:
+        begin = self._table.size
+        self._table.add(rows)
+        del self.known[self._table.size :]
+        for number, thread in enumerate(self.known[begin:], begin):
+            self._rank_numbers[number] = (thread.rank if thread else self.anonymous).number
+
+    def speakers(self, numbers: Places) -> Rows:
+        """The number of the rank that each thread speaks for."""
+        return self._rank_numbers[numbers]
+
+    def of(self, head: bytes) -> ThreadState | None:
+        """Who wrote the line; remembered by the last words of its prefix, which time stamps leave alone."""
+        key = head[head.rfind(b" ", 0, -6) + 1 :]
+        if key in self._by_key:
+            return self._by_key[key]
+        if b":" not in key:
+            key = b"\0" + head
+            if key in self._by_key:
+                return self._by_key[key]
+        return self._introduce(key, head)
+
+    def _join(self, key: bytes, head: bytes) -> bool:
+        """Take in a new thread of a rank that is known. Other ranks wait for their turn, which gives them an order."""
+        parsed = parse_head(head[-400:])
+        rank = self.ranks.get((parsed.host, parsed.pid, parsed.device)) if parsed.clean else None
+        if rank is None:
+            return False
+        if parsed.rank is not None:
+            self.prefix_ranks.add(parsed.rank)
+        self._by_key[key] = ThreadState(rank)
+        return True
+
+    def _introduce(self, key: bytes, head: bytes) -> ThreadState | None:
+        parsed = parse_head(head[-400:])
+        if parsed.rank is not None:
+            self.prefix_ranks.add(parsed.rank)
+        host = parsed.host
+        rank: RankState | None = None
+        if host and not parsed.clean:
+            # Torn lines glue other text to the host's name: only a name already known counts.
+            rank = self._by_pid.get((parsed.pid, parsed.device))
+            if rank is not None and not (rank.host and host.endswith(rank.host)):
+                rank = None
+        elif host or parsed.device is not None:
+            rank = self.ranks.get((host, parsed.pid, parsed.device))
+            if rank is None and len(self.ranks) < MAX_RANKS:
+                rank = RankState(len(self.ranks) + 1, host, parsed.pid, parsed.device, parsed.rank)
+                self.ranks[host, parsed.pid, parsed.device] = rank
+                self._by_pid[parsed.pid, parsed.device] = rank
+                if host:
+                    self.hosts[host] = None
+            self.overflow |= rank is None
+        thread = None if rank is None else ThreadState(rank)
+        self._by_key[key] = thread
+        return thread
