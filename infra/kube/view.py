@@ -91,17 +91,20 @@ class View:
         """Begin, and return when both collections were read once.
 
         Raises:
-            Forbidden, Unreachable: a collection cannot be read (the watch's own error), or not in `timeout` seconds.
+            Forbidden, Unreachable: a collection cannot be read (the watch's own error), or no page of it came in
+                `timeout` wall-clock seconds.
 
         """
         self._pods.start()
         self._budgets.start()
-        end = monotonic() + timeout
+        end, pages = monotonic() + timeout, 0
         while len(self._synced) < 2:
             self.pump(0.5)
+            if pages != (pages := self._pods.pages + self._budgets.pages):
+                end = monotonic() + timeout
             if len(self._synced) < 2 and (monotonic() > end or (self.lost and not isinstance(self.lost, Unreachable))):
                 self.stop()
-                raise self.lost or Unreachable("Kubernetes API", f"pods and budgets not listed in {timeout:.0f} s")
+                raise self.lost or Unreachable("Kubernetes API", f"pods and budgets: no page listed in {timeout:.0f} s")
 
     def stop(self) -> None:
         """End both watches."""

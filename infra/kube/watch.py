@@ -98,6 +98,7 @@ class Watch(Generic[T]):
         self._skipped = b""
         self._stopping = threading.Event()
         self._relist = threading.Event()
+        self.pages = 0  # of all listings so far: whether one that takes long goes on
         self._response: Stream | None = None
         self._version = ""
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
@@ -169,6 +170,7 @@ class Watch(Generic[T]):
             params = {**self._params, "limit": PAGE, "continue": token}
             page = self._kube.request("GET", self.path, params=params)
             found += [self._read_one(item, shared) for item in page.get("items") or ()]
+            self.pages += 1
             meta = page.get("metadata") or {}
             version = str(meta.get("resourceVersion", ""))
             token = meta.get("continue") or None

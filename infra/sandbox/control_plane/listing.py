@@ -124,8 +124,11 @@ def _ordered(store: Store, kind: Kind, query: Query, after: Position | None) -> 
 def _as_of(store: Store, kind: Kind, query: Query, after: Position | None, version: int) -> list[Object]:
     """The objects at an earlier moment: today's, with the changes since then taken back."""
     namespace = query.namespace
+    changes = list(store.history(kind).back_to(version))
+    if not changes:  # what changed meanwhile was of other kinds
+        return _ordered(store, kind, query, after)
     objects = {position(obj): obj for obj in store.list(kind, namespace)}
-    for change in store.history(kind).back_to(version):
+    for change in changes:
         at = position(change.obj)
         if namespace is not None and at[0] != namespace:
             continue
