@@ -30,7 +30,7 @@ def locate(session: Session, probe: Probe) -> Located:
         def one(item: tuple[int, Group]) -> tuple[Group, Outcome, float]:
             number, group = item
             nodes = [by_name[name] for name in sorted(group)]
-            outcome, minutes = session.trial(probe, nodes, f"{session.attempt}l{rounds}-{number}")
+            outcome, minutes = session.trial(probe, nodes, f"{session.attempt}l{rounds}-{number}", name)
             return group, outcome, minutes
 
         name = f"localisation round {rounds}"

@@ -222,9 +222,12 @@ class Session:
 
         return self._take(probe, nodes, (compare.CHECK,), answer)
 
-    def trial(self, probe: Probe, nodes: Sequence[Node], attempt: str) -> tuple[Outcome, float]:
-        """One localisation test, from any thread: are these nodes well together? With the GPU-minutes it took."""
-        run = self._run(probe, nodes, attempt)
+    def trial(self, probe: Probe, nodes: Sequence[Node], attempt: str, under: str) -> tuple[Outcome, float]:
+        """One localisation test, from any thread: are these nodes well together? With the GPU-minutes it took.
+
+        `under` is the name by which the round was begun with `spending`.
+        """
+        run = self._run(probe, nodes, attempt, under)
         if not run.ran:
             return Outcome.UNMEASURED, run.gpu_minutes
         setting = self._setting(nodes)
@@ -248,7 +251,7 @@ class Session:
         purpose = probe.proves if self.judged else "measured, to be compared with"
         self.say(f"probe {probe.name} on {len(nodes)} nodes: {purpose}")
         self.spending.begin(name, cost.of(probe, len(nodes), self.gpus))
-        run = self._run(probe, nodes, self.attempt)
+        run = self._run(probe, nodes, self.attempt, name)
         self.spending.end(name, run.gpu_minutes)
         self.spent += run.gpu_minutes
         self.findings += run.findings
@@ -267,8 +270,12 @@ class Session:
             self.say(f"{verdict.check}: {verdict.outcome.value}: {verdict.reason}")
         return self._file(tuple(replace(v, evidence=(sealed.id,)) for v in answer.verdicts))
 
-    def _run(self, probe: Probe, nodes: Sequence[Node], attempt: str) -> ProbeRun:
+    def _run(self, probe: Probe, nodes: Sequence[Node], attempt: str, under: str) -> ProbeRun:
         """A cluster that refuses or does not answer leaves the probe unmeasured, with its words."""
+
+        def count(uid: str, minutes: float) -> None:
+            self.spending.count(under, uid, minutes)
+
         try:
             if probe.program is Program.NCCL_TESTS:
                 job = render_mpijob(
@@ -280,7 +287,7 @@ class Session:
                     namespace=self.kube.namespace,
                     attempt=attempt,
                 )
-                return mpi.run_mpijob(self.kube, probe, nodes, job)
+                return mpi.run_mpijob(self.kube, probe, nodes, job, count)
             return probes.run(
                 self.kube,
                 probe,
@@ -290,6 +297,7 @@ class Session:
                 say=self.say,
                 fabric=self.fabric,
                 attempt=attempt,
+                count=count,
             )
         except PoolshiftError as error:
             return ProbeRun(

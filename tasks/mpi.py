@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
-from infra.clock import rfc3339
+from infra.clock import parse_time, rfc3339
 from infra.errors import Conflict, NotFound, PoolshiftError, Unreachable
 from infra.kube.api import Kube
 from infra.kube.records import ensure_namespace
 from infra.model.cluster import Node
 from infra.probes.catalogue import Probe
-from infra.probes.manifests import STARTUP_SECONDS
+from infra.probes.manifests import HASH, STARTUP_SECONDS
 from infra.probes.mpijob import GROUP, JOB_LABEL, ROLE_LABEL
-from tasks.probes import CLEAN_UP_SECONDS, LOG_LIMIT, POLL_SECONDS, ProbeRun
-from tasks.rules.probing import State, held_seconds, images_of
+from tasks.probes import CLEAN_UP_SECONDS, LOG_LIMIT, POLL_SECONDS, Count, ProbeRun, gpu_minutes, gpus_of
+from tasks.rules.probing import State, images_of
 
 
 def served(kube: Kube) -> bool:
@@ -23,19 +25,37 @@ def served(kube: Kube) -> bool:
     return found is not None and any(r.get("kind") == "MPIJob" for r in found.get("resources") or ())
 
 
-def run_mpijob(kube: Kube, probe: Probe, nodes: Sequence[Node], job: Mapping[str, Any]) -> ProbeRun:
-    """Run it once and leave nothing behind. One that a killed run has left is taken away first: it cannot be told what
-    it measured. Raises what the cluster says.
+def run_mpijob(
+    kube: Kube,
+    probe: Probe,
+    nodes: Sequence[Node],
+    job: Mapping[str, Any],
+    count: Count = lambda uid, minutes: None,
+) -> ProbeRun:
+    """Run it once and leave nothing behind. Raises what the cluster says.
+
+    One of the same words that a killed run has left, and that has not ended, is taken up. Of one that ended while
+    nobody looked it cannot be told where its workers were: it is counted and taken away, as is one of other words.
     """
     ensure_namespace(kube)
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     path = f"{GROUP}/namespaces/{namespace}/mpijobs"
     pods_path = f"/api/v1/namespaces/{namespace}/pods"
-    _remove(kube, f"{path}/{name}", pods_path, name)
+    there = kube.get(f"{path}/{name}")
+    goes_on = there is not None and _goes_on(there, job)
+    if there is not None and not goes_on:
+        count(there["metadata"]["uid"], _span_minutes(there, kube.clock.now()))
+    if there is None or not goes_on:
+        _remove(kube, f"{path}/{name}", pods_path, name)
+    known: dict[str, Mapping[str, Any]] = {}
+    uid = str(there["metadata"]["uid"]) if there is not None and goes_on else ""
     try:
-        kube.request("POST", path, body=job)
-        pods, outputs, state, reason = _follow(kube, f"{path}/{name}", pods_path, name, probe)
+        uid = uid or str(kube.request("POST", path, body=job)["metadata"]["uid"])
+        outputs, state, reason = _follow(kube, f"{path}/{name}", pods_path, name, probe, known)
     finally:
+        pods = [*known.values()]
+        with suppress(PoolshiftError):  # what ended it is the news
+            count(uid, gpu_minutes(pods, kube.clock.now()))
         left = _remove(kube, f"{path}/{name}", pods_path, name)
     on = {p["spec"].get("nodeName") for p in pods if p["metadata"]["labels"].get(ROLE_LABEL) == "worker"}
     if state is State.ENDED and on != {n.name for n in nodes}:
@@ -61,18 +81,38 @@ def run_mpijob(kube: Kube, probe: Probe, nodes: Sequence[Node], job: Mapping[str
         nodes=tuple(n.name for n in nodes),
         node_uids=tuple(n.uid for n in nodes),
         measured=rfc3339(now),
-        gpu_minutes=sum(_gpus(pod) * held_seconds(pod, now) for pod in pods) / 60,
+        gpu_minutes=gpu_minutes(pods, now),
         outputs={n.name: whole if n is nodes[0] else b"" for n in nodes},
         images=images_of(pods),
     )
 
 
+def _goes_on(there: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Is it the same, and not at its end?"""
+    meta = there["metadata"]
+    same = (meta.get("annotations") or {}).get(HASH) == job["metadata"]["annotations"][HASH]
+    return same and not meta.get("deletionTimestamp") and not {"Succeeded", "Failed"} & _conditions(there).keys()
+
+
+def _conditions(job: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {c["type"]: c for c in (job.get("status") or {}).get("conditions") or () if c["status"] == "True"}
+
+
+def _span_minutes(job: Mapping[str, Any], now: datetime) -> float:
+    """GPU-minutes from its start to its end, as if all workers had held theirs all the time: they may be gone."""
+    status, worker = job.get("status") or {}, job["spec"]["mpiReplicaSpecs"]["Worker"]
+    if not status.get("startTime"):
+        return 0.0
+    end = parse_time(status["completionTime"]) if status.get("completionTime") else now
+    gpus = int(worker["replicas"]) * gpus_of(worker["template"])
+    return max(0.0, (end - parse_time(status["startTime"])).total_seconds()) * gpus / 60
+
+
 def _follow(
-    kube: Kube, path: str, pods_path: str, name: str, probe: Probe
-) -> tuple[list[Mapping[str, Any]], dict[str, bytes], State, str]:
-    """Pods and outputs as last seen, and how it ended."""
+    kube: Kube, path: str, pods_path: str, name: str, probe: Probe, pods: dict[str, Mapping[str, Any]]
+) -> tuple[dict[str, bytes], State, str]:
+    """Outputs as last seen, and how it ended; fills in `pods`."""
     begin, limit = kube.clock.now(), probe.timeout_seconds + STARTUP_SECONDS
-    pods: dict[str, Mapping[str, Any]] = {}
     outputs: dict[str, bytes] = {}
     while True:
         job = kube.get(path)
@@ -82,18 +122,16 @@ def _follow(
             text = _log(kube, f"{pods_path}/{pod['metadata']['name']}/log")
             if len(text) >= len(outputs.get(pod["metadata"]["name"], b"")):
                 outputs[pod["metadata"]["name"]] = text
-        ended = {
-            c["type"]: c for c in ((job or {}).get("status") or {}).get("conditions") or () if c["status"] == "True"
-        }
+        ended = _conditions(job or {})
         if job is None:
-            return [*pods.values()], outputs, State.UNMEASURED, "it was deleted by somebody else"
+            return outputs, State.UNMEASURED, "it was deleted by somebody else"
         if "Failed" in ended:
-            return [*pods.values()], outputs, State.FAILED, str(ended["Failed"].get("message") or "the program failed")
+            return outputs, State.FAILED, str(ended["Failed"].get("message") or "the program failed")
         if "Succeeded" in ended:
-            return [*pods.values()], outputs, State.ENDED, ""
+            return outputs, State.ENDED, ""
         if (kube.clock.now() - begin).total_seconds() > limit:
             why = f"did not end within {limit:.0f} s: {len(pods)} pods seen; is the MPI operator running?"
-            return [*pods.values()], outputs, State.UNMEASURED, why
+            return outputs, State.UNMEASURED, why
         kube.clock.sleep(POLL_SECONDS)
 
 
@@ -118,8 +156,3 @@ def _remove(kube: Kube, path: str, pods_path: str, name: str) -> list[str]:
         if not left or (kube.clock.now() - begin).total_seconds() > CLEAN_UP_SECONDS:
             return left
         kube.clock.sleep(POLL_SECONDS)
-
-
-def _gpus(pod: Mapping[str, Any]) -> int:
-    limits = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
-    return sum(int(count) for resource, count in limits.items() if resource.endswith("/gpu"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -25,6 +26,7 @@ from infra.probes.manifests import HASH, INSTANCE, STARTUP_SECONDS, Rendered, re
 from tasks.rules.probing import Sight, State, any_failed, ended_at, held_seconds, images_of, look, owned_by
 
 Say = Callable[[str], None]
+Count = Callable[[str, float], None]  # of a Job's UID and the GPU-minutes that it has held, before it is deleted
 POLL_SECONDS = 5.0
 CLEAN_UP_SECONDS = 180.0
 LOG_LIMIT = 256 << 20  # bytes of one pod; an output that reaches it is cut, hence unmeasured
@@ -84,6 +86,7 @@ def run(
     say: Say = lambda text: None,
     fabric: Fabric | None = None,
     attempt: str = "",
+    count: Count = lambda uid, minutes: None,
 ) -> ProbeRun:
     """Run `probe` once on these nodes and leave nothing behind.
 
@@ -96,6 +99,7 @@ def run(
         say: shows a progress line.
         fabric: default: the figures of the pool's machine type.
         attempt: tells repetitions of the same probe in one run apart.
+        count: told what each Job has held before that is deleted.
 
     Raises:
         Forbidden: no right to create Jobs or to read logs.
@@ -113,10 +117,13 @@ def run(
     )
     collector = _Collector(kube=kube, rendered=rendered)
     try:
-        _submit(kube, rendered)
+        _submit(kube, rendered, count)
         sight = _await(collector, probe, len(nodes), say)
         done = _close(collector, probe, nodes, sight)
+        count(collector.uid, done.gpu_minutes)
     except BaseException:
+        with suppress(PoolshiftError):  # what ended it is the news
+            count(collector.uid, gpu_minutes([*collector.pods.values()], kube.clock.now()))
         _clean_up(kube, rendered)
         raise
     return replace(done, findings=(*done.findings, *_clean_up(kube, rendered)))
@@ -167,11 +174,15 @@ class _Collector:
                 self.outputs[name] = text
 
 
-def _submit(kube: Kube, rendered: Rendered) -> None:
+def _submit(kube: Kube, rendered: Rendered, count: Count) -> None:
     """ConfigMap and Service by apply, then the Job; one that is there with the same words is adopted."""
     path = f"/apis/batch/v1/namespaces/{rendered.namespace}/jobs"
     there = kube.get(f"{path}/{rendered.name}")
     if there is not None and not _same(there, rendered):
+        pods = kube.list(
+            f"/api/v1/namespaces/{rendered.namespace}/pods", {"labelSelector": f"{INSTANCE}={rendered.name}"}
+        )
+        count(there["metadata"]["uid"], gpu_minutes([p for p in pods if owned_by(p, there)], kube.clock.now()))
         _clean_up(kube, rendered)
         there = None
     core = f"/api/v1/namespaces/{rendered.namespace}"
@@ -234,7 +245,7 @@ def _close(collector: _Collector, probe: Probe, nodes: Sequence[Node], sight: Si
         nodes=tuple(n.name for n in nodes),
         node_uids=tuple(n.uid for n in nodes),
         measured=rfc3339(ended_at(pods) or now),
-        gpu_minutes=_gpu_minutes(pods, now),
+        gpu_minutes=gpu_minutes(pods, now),
         outputs={n.name: outputs[n.name] for n in nodes if n.name in outputs},
         images=images_of(pods),
     )
@@ -259,12 +270,12 @@ def _checked(kube: Kube, sight: Sight, nodes: Sequence[Node], outputs: Mapping[s
     return sight
 
 
-def _gpu_minutes(pods: Sequence[Mapping[str, Any]], now: datetime) -> float:
+def gpu_minutes(pods: Sequence[Mapping[str, Any]], now: datetime) -> float:
     """GPU-minutes held by these pods, scheduled to ended."""
-    return sum(_gpus(pod) * held_seconds(pod, now) for pod in pods) / 60
+    return sum(gpus_of(pod) * held_seconds(pod, now) for pod in pods) / 60
 
 
-def _gpus(pod: Mapping[str, Any]) -> int:
+def gpus_of(pod: Mapping[str, Any]) -> int:
     limits = (pod["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
     return sum(int(count) for name, count in limits.items() if name.endswith("/gpu"))
 

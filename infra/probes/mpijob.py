@@ -5,6 +5,8 @@ The operator makes the workers, brings the launcher to them and takes everything
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from infra.model.cluster import Node
 from infra.model.pools import Pool
 from infra.model.record import MANAGED_BY, PROBE, RUN
 from infra.probes.catalogue import Probe
-from infra.probes.manifests import INSTANCE, STARTUP_SECONDS, grant, job_name, render
+from infra.probes.manifests import HASH, INSTANCE, STARTUP_SECONDS, grant, job_name, render
 
 GROUP = "/apis/kubeflow.org/v2beta1"
 JOB_LABEL = "training.kubeflow.org/job-name"  # the operator's, on every pod that it makes
@@ -44,26 +46,21 @@ def render_mpijob(
     launcher.pop("initContainers", None)
     labels = {MANAGED_BY: "poolshift", RUN: run, PROBE: probe.name}
     pods = {**labels, INSTANCE: name}
-    return {
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {
-            "slotsPerWorker": slots,
-            "runPolicy": {
-                "cleanPodPolicy": "Running",  # the workers let go of their GPUs even when nobody asks any more
-                "backoffLimit": 0,
-                "activeDeadlineSeconds": int(probe.timeout_seconds) + STARTUP_SECONDS,
-                "ttlSecondsAfterFinished": 3600,
-            },
-            # No two workers on one node. The operator lets a launcher that failed start again by default, which would
-            # overwrite what the first one printed.
-            "mpiReplicaSpecs": {
-                "Launcher": _role(1, labels, launcher),
-                "Worker": _role(len(nodes), pods, worker),
-            },
+    spec = {
+        "slotsPerWorker": slots,
+        "runPolicy": {
+            "cleanPodPolicy": "Running",  # the workers let go of their GPUs even when nobody asks any more
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": int(probe.timeout_seconds) + STARTUP_SECONDS,
+            "ttlSecondsAfterFinished": 3600,
         },
+        # No two workers on one node. The operator lets a launcher that failed start again by default, which would
+        # overwrite what the first one printed.
+        "mpiReplicaSpecs": {"Launcher": _role(1, labels, launcher), "Worker": _role(len(nodes), pods, worker)},
     }
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    meta = {"name": name, "namespace": namespace, "labels": labels, "annotations": {HASH: digest, RUN: run}}
+    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
 def _role(replicas: int, labels: Mapping[str, str], spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """nccl-tests by an MPI operator: a test plays the operator over the API, as the real one would, on simulated nodes."""
 
-import subprocess
-import sys
 import threading
+from copy import deepcopy
+from datetime import timedelta
 
 import pytest
 
+from infra.clock import rfc3339
 from infra.errors import PoolshiftError
 from infra.fabrics import fabric_of
 from infra.kube.api import MERGE_PATCH, connect
@@ -15,7 +16,9 @@ from infra.probes import catalogue
 from infra.probes.mpijob import GROUP, JOB_LABEL, ROLE_LABEL, render_mpijob
 from tasks import mpi, validate
 from tasks.measuring import Session
+from tasks.rules.probing import State
 from tests.bench.fallback_cost import LABEL, pool_of
+from tests.processes import sandbox
 
 SPEC = MigrationSpec.model_validate(
     {
@@ -50,18 +53,15 @@ CRD = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     path = tmp_path_factory.mktemp("sandbox") / "kubeconfig"
-    line = [sys.executable, "-m", "infra.sandbox", "--scenario", "healthy", "--kubeconfig", str(path)]
-    running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert running.stdout.readline().startswith("ready ")
+    with sandbox(path):
         yield path
-    finally:
-        running.terminate()
-        running.communicate(timeout=30)
+
+
+JOBS, PODS = "/apis/batch/v1/namespaces/poolshift/jobs", "/api/v1/namespaces/poolshift/pods"
 
 
 class Operator(threading.Thread):
-    """Simulated: the ranks run in the workers themselves, so that no launcher has to reach them."""
+    """Simulated: worker pods of its own, a launcher as a Job, and no worker once that has ended."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
@@ -79,55 +79,35 @@ class Operator(threading.Thread):
 
     def reconcile(self, job):
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-        jobs = "/apis/batch/v1/namespaces/poolshift/jobs"
+        owner = {"apiVersion": job["apiVersion"], "kind": "MPIJob", "name": name, "uid": uid, "controller": True}
         if uid not in self.made:
             self.made.add(uid)
-            replicas = job["spec"]["mpiReplicaSpecs"]
-            perf = replicas["Launcher"]["template"]["spec"]["containers"][0]["command"]
-            worker = replicas["Worker"]["template"]
-            count = replicas["Worker"]["replicas"]
-            container = {**worker["spec"]["containers"][0], "command": perf[perf.index("all_reduce_perf") :]}
-            labels = {**worker["metadata"]["labels"], JOB_LABEL: name, ROLE_LABEL: "worker"}
-            self.kube.request(
-                "POST",
-                jobs,
-                body={
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "metadata": {
-                        "name": f"{name}-ranks",
-                        "ownerReferences": [
-                            {
-                                "apiVersion": job["apiVersion"],
-                                "kind": "MPIJob",
-                                "name": name,
-                                "uid": uid,
-                                "controller": True,
-                            }
-                        ],
-                    },
-                    "spec": {
-                        "completionMode": "Indexed",
-                        "completions": count,
-                        "parallelism": count,
-                        "backoffLimit": 0,
-                        "template": {
-                            "metadata": {
-                                "labels": labels,
-                                "annotations": {"sandbox.poolshift.dev/pods": str(count)},
-                            },
-                            "spec": {**worker["spec"], "containers": [container]},
-                        },
-                    },
-                },
-            )
-        ranks = self.kube.get(f"{jobs}/{name}-ranks") or {}
-        for condition in (ranks.get("status") or {}).get("conditions") or ():
+            roles = job["spec"]["mpiReplicaSpecs"]
+            for number in range(roles["Worker"]["replicas"]):
+                pod = self.pod(roles["Worker"], name, "worker")
+                pod["metadata"].update(name=f"{name}-worker-{number}", ownerReferences=[owner])
+                pod["spec"]["containers"][0]["command"] = ["/usr/sbin/sshd", "-De"]
+                self.kube.request("POST", PODS, body={"apiVersion": "v1", "kind": "Pod", **pod})
+            meta = {"name": f"{name}-launcher", "ownerReferences": [owner]}
+            spec = {"backoffLimit": 0, "template": self.pod(roles["Launcher"], name, "launcher")}
+            body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+            self.kube.request("POST", JOBS, body=body)
+        launcher = self.kube.get(f"{JOBS}/{name}-launcher") or {}
+        for condition in (launcher.get("status") or {}).get("conditions") or ():
             if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
                 kind = "Succeeded" if condition["type"] == "Complete" else "Failed"
                 body = {"status": {"conditions": [{"type": kind, "status": "True", "message": kind}]}}
                 path = f"{GROUP}/namespaces/poolshift/mpijobs/{name}"
                 self.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+                for number in range(job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]):
+                    self.kube.delete(f"{PODS}/{name}-worker-{number}")  # cleanPodPolicy Running
+
+    def pod(self, role, name, word):
+        """Of a role's template: labels, restart policy and host name are the operator's."""
+        template = deepcopy(role["template"])
+        template["metadata"]["labels"].update({JOB_LABEL: name, ROLE_LABEL: word})
+        template["spec"].update(restartPolicy=role["restartPolicy"], subdomain=name)
+        return template
 
 
 def opened(kube, pool):
@@ -171,6 +151,49 @@ def test_a_cluster_without_the_operator_leaves_it_unmeasured_at_no_cost_and_one_
     assert list(kube.list("/api/v1/namespaces/poolshift/pods", {"labelSelector": JOB_LABEL})) == []
 
 
+def test_what_a_killed_run_has_left_is_taken_up_or_counted_and_replaced(world):
+    """It still runs; or it has ended, and its workers are gone, before anybody has looked."""
+    kube = connect(Cluster(kubeconfig=str(world)))
+    pool = pool_of(kube, "twice", [True, True])
+    probe = catalogue.nccl_tests(SPEC.validation)
+    nodes = validate.idle(kube, pool)
+    fabric = fabric_of(pool.machine_type)
+    path = f"{GROUP}/namespaces/poolshift/mpijobs"
+    operator = Operator(world)
+    operator.start()
+    try:
+        for ended in (False, True):
+            job = render_mpijob(
+                probe,
+                pool=pool,
+                nodes=nodes,
+                fabric=fabric,
+                run="mpi",
+                namespace="poolshift",
+                attempt="ended" if ended else "",
+            )
+            first = kube.request("POST", path, body=job)["metadata"]
+            if ended:
+                begun = {"status": {"startTime": rfc3339(kube.clock.now() - timedelta(minutes=3))}}
+                kube.request("PATCH", f"{path}/{first['name']}", body=begun, content_type=MERGE_PATCH)
+                while not (kube.get(f"{path}/{first['name']}") or {}).get("status", {}).get("conditions"):
+                    kube.clock.sleep(2)
+            counted = {}
+            run = mpi.run_mpijob(kube, probe, nodes, job, counted.__setitem__)
+            assert run.complete or run.state is State.ENDED, run.reason
+            if ended:
+                assert len(counted) == 2
+                assert counted.pop(first["uid"]) >= 2 * 8 * 3
+            assert (first["uid"] in counted) is not ended
+            (minutes,) = counted.values()
+            assert 0 < minutes <= run.gpu_minutes  # they hold their GPUs until they are gone
+    finally:
+        operator.over.set()
+        operator.join()
+    assert list(kube.list(path)) == []
+    assert list(kube.list(PODS, {"labelSelector": JOB_LABEL})) == []
+
+
 def test_the_job_is_what_the_operator_takes():
     """One worker a node, ranks for all GPUs, the network pinned in every rank, and nothing of an ordinary Job."""
     from infra.model.cluster import Node
@@ -196,7 +219,7 @@ def test_the_job_is_what_the_operator_takes():
         fabric=fabric_of("p5en.48xlarge"),
         run="mpi",
         namespace="poolshift",
-        attempt="",
+        attempt="again",
     )
     roles = job["spec"]["mpiReplicaSpecs"]
     launcher, worker = (roles[role]["template"]["spec"]["containers"][0] for role in ("Launcher", "Worker"))
@@ -207,6 +230,11 @@ def test_the_job_is_what_the_operator_takes():
     assert "resources" not in launcher
     assert worker["resources"]["limits"] == given
     assert "command" not in worker
+    affinity = {role: roles[role]["template"]["spec"]["affinity"] for role in roles}
+    (apart,) = affinity["Worker"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"]["matchLabels"].items() <= roles["Worker"]["template"]["metadata"]["labels"].items()
+    assert "podAntiAffinity" not in affinity["Launcher"]  # its workers stand on every node that it may go to
+    assert {role["restartPolicy"] for role in roles.values()} == {"Never"}
     assert job["spec"]["runPolicy"]["cleanPodPolicy"] == "Running"
 
 

@@ -111,13 +111,23 @@ def test_what_a_killed_run_has_started_is_adopted_and_not_done_twice(world):
     nodes = idle(world)
     fabric = fabric_of(POOL.machine_type)
     made = render(probe, pool=POOL, nodes=nodes, fabric=fabric, run="killed", namespace=world.namespace)
-    probes._submit(world, made)
+    probes._submit(world, made, lambda uid, minutes: None)
     path = f"/apis/batch/v1/namespaces/{world.namespace}/jobs/{made.name}"
     first = world.get(path)["metadata"]["uid"]
-    seen = set()
-    done = probes.run(world, probe, nodes, pool=POOL, run="killed", say=lambda text: seen.add(uid_of(world, path)))
+    seen, counted = set(), {}
+    done = probes.run(
+        world,
+        probe,
+        nodes,
+        pool=POOL,
+        run="killed",
+        say=lambda text: seen.add(uid_of(world, path)),
+        count=counted.__setitem__,
+    )
     assert seen - {None} == {first}
     assert done.state is State.ENDED
+    assert counted == {first: done.gpu_minutes}
+    assert done.gpu_minutes > 0
     assert left(world) == []
 
 
@@ -130,9 +140,14 @@ def test_a_job_of_other_words_under_the_same_name_is_replaced(world):
     nodes = idle(world)
     old = catalogue.workload_path(Validation(proof_sizes=(1 << 20,)))
     made = render(old, pool=POOL, nodes=nodes, fabric=None, run="replaced", namespace=world.namespace)
-    probes._submit(world, made)
-    done = probes.run(world, catalogue.workload_path(Validation()), nodes, pool=POOL, run="replaced")
+    probes._submit(world, made, lambda uid, minutes: None)
+    first = uid_of(world, f"/apis/batch/v1/namespaces/{world.namespace}/jobs/{made.name}")
+    counted = {}
+    probe = catalogue.workload_path(Validation())
+    done = probes.run(world, probe, nodes, pool=POOL, run="replaced", count=counted.__setitem__)
     assert done.state is State.ENDED
+    assert len(counted) == 2
+    assert first in counted
     assert b'"size_bytes":268435456' in done.output
 
 

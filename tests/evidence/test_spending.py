@@ -41,18 +41,50 @@ def test_a_probe_whose_end_is_not_known_stays_counted_with_its_estimate():
     assert run.counted == 44
 
 
+def test_what_a_killed_process_has_counted_is_neither_counted_twice_nor_forgotten():
+    """The process was killed before it could delete the Job that it had counted, or after that."""
+    first = spending()
+    first.begin("a", 30.0)
+    first.count("a", "job-1", 12.0)
+
+    def next_one():
+        return spending(held={"a": 30.0}, known={"a": {"job-1": 12.0}})
+
+    assert (first.held, first.known) == (next_one().held, next_one().known)
+    assert next_one().left("a") == 88
+
+    adopted = next_one()
+    adopted.begin("a", 30.0)
+    adopted.count("a", "job-1", 13.0)
+    adopted.end("a", 13.0)
+    assert adopted.counted == 13
+
+    anew = next_one()
+    anew.begin("a", 30.0)
+    anew.count("a", "job-2", 10.0)
+    anew.end("a", 10.0)
+    assert anew.counted == 22
+
+
 def test_a_budget_is_never_overdrawn_below_zero():
     assert spending(spent=250.0).left() == 0
 
 
 @pytest.mark.parametrize(
     "note",
-    [None, [], "x", {"spent": "many", "held": [1]}, {"spent": -3, "held": {"a": "b"}}, {"spent": float("inf")}],
+    [
+        None,
+        [],
+        "x",
+        {"spent": "many", "held": [1], "known": {"a": 1}},
+        {"spent": -3, "held": {"a": "b"}, "known": {"a": {"u": -1}}},
+        {"spent": float("inf")},
+    ],
 )
 def test_a_note_that_cannot_be_read_gives_no_credit(note):
     """Nothing negative and nothing endless comes out of it."""
-    spent, held = read_note(note)
-    assert 0 <= spending(spent=spent, held=held).left() <= 100
+    spent, held, known = read_note(note)
+    assert 0 <= spending(spent=spent, held=held, known=known).left() <= 100
 
 
 def test_raising_the_budget_does_not_make_another_spec_of_it():
