@@ -14,7 +14,7 @@ from infra.model.workload import Pod, Snapshot
 from tasks.opening import close_nodes, open_nodes
 from tasks.rules.gangs import as_moved, find_gangs
 from tasks.rules.placement import room_to_keep, shape_of
-from tasks.rules.swap import leaving
+from tasks.rules.waves import leaving
 from tasks.rules.wording import and_more
 
 _KEPT = "kept-room"  # note in the run record: target nodes that a killed move may have left closed

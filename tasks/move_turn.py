@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from infra.clock import rfc3339
 from tasks.move_state import MoveState
-from tasks.rules.waves import PlannedWave, is_open, next_opening
+from tasks.rules.waves import PlannedWave
+from tasks.rules.windows import is_open, next_opening
 from tasks.steering import Stand
 
 

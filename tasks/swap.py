@@ -26,6 +26,7 @@ from tasks.rules import gate as gates
 from tasks.rules import swap as rules
 from tasks.rules.gangs import find_gangs
 from tasks.rules.placement import without_room
+from tasks.rules.waves import leaving
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run, reach
 from tasks.swap_record import Whole, lay_out, opened, slices_of, target_nodes, write
@@ -156,7 +157,7 @@ def _room_for(
         data = {"findings": [f.to_dict() for f in found]}
     else:
         gangs = [g for g in find_gangs(snapshot, run.spec.drain, names) if g.mode not in rules.STAYING]
-        together = {p.uid: p for g in gangs for p in g.pods} | {p.uid: p for p in rules.leaving(snapshot, names)}
+        together = {p.uid: p for g in gangs for p in g.pods} | {p.uid: p for p in leaving(snapshot, names)}
         homeless = without_room(list(together.values()), snapshot, [n.name for n in opened(run)])
         reason = f"{and_more(sorted(p.key for p in homeless), 3)} find no room on the proven target nodes"
         data, reason = {}, reason if homeless else ""

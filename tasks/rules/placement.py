@@ -171,7 +171,7 @@ def without_room(gang: Sequence[Pod], snapshot: Snapshot, targets: Iterable[str]
     nodes = [n for name in targets if (n := snapshot.node_by_name.get(name)) is not None and _will_take(n)]
     members = {p.uid for p in gang}
     free = [free_on(n, (p for p in snapshot.pods_by_node.get(n.name, ()) if p.uid not in members)) for n in nodes]
-    return place(gang, free, [tuple(t for t in n.taints if not t.key.startswith(_PASSING)) for n in nodes])
+    return place(gang, free, [_lasting(n.taints) for n in nodes])
 
 
 def _will_take(node: Node) -> bool:
@@ -186,12 +186,55 @@ def room_to_keep(
     asked = {resource for pod in gangs for resource, count in pod.requests.items() if count}
     here = [(free_on(n, snapshot.pods_by_node.get(n.name, ())), n) for n in nodes]
     here.sort(key=lambda each: (-sum(each[0].get(r, 0) for r in asked if "/" in r), each[1].name))
-    taints = [tuple(t for t in n.taints if not t.key.startswith(_PASSING)) for _, n in here]
-    after = [dict(free) for free, _ in here]
+    taints = [_lasting(n.taints) for _, n in here]
+    return tuple(here[i][1].name for i in _apart(gangs, loose, [free for free, _ in here], taints))
+
+
+def room_is_safe(
+    gangs: Sequence[Pod], loose: Sequence[Pod], snapshot: Snapshot, shape: TargetShape, targets: Sequence[str] = ()
+) -> bool:
+    """Do gangs find their room although loose pods leave first: wherever these land, or since room is kept for them?
+
+    `targets` are the target's nodes where it exists; without them it is as its shape says.
+    """
+    if targets:
+        if room_to_keep(gangs, loose, snapshot, targets):
+            return True
+        nodes = [n for name in targets if (n := snapshot.node_by_name.get(name)) is not None and _will_take(n)]
+        free = [free_on(n, snapshot.pods_by_node.get(n.name, ())) for n in nodes]
+        taints = [_lasting(n.taints) for n in nodes]
+    else:
+        free = [dict(shape.allocatable) for _ in range(shape.nodes)]
+        taints = [shape.taints] * shape.nodes
+        if _apart(gangs, loose, free, taints):
+            return True
+    # At worst all of them land on the one node that a gang needs.
+    for node in free:
+        for pod in loose:
+            for resource, count in pod.requests.items():
+                if resource in node:
+                    node[resource] -= count
+        if "pods" in node:
+            node["pods"] -= len(loose)
+    return not place(gangs, free, taints)
+
+
+def _apart(
+    gangs: Sequence[Pod],
+    loose: Sequence[Pod],
+    free: Sequence[Mapping[str, int]],
+    taints: Sequence[tuple[Taint, ...]],
+) -> list[int]:
+    """Which nodes gangs take, if all of them find room there and all loose pods on the others; else none."""
+    after = [dict(each) for each in free]
     if place(gangs, after, taints):
-        return ()
-    kept = [i for i, (free, _) in enumerate(here) if after[i] != free]
-    others = [i for i in range(len(here)) if i not in set(kept)]
-    if not others or place(loose, [here[i][0] for i in others], [taints[i] for i in others]):
-        return ()
-    return tuple(here[i][1].name for i in kept)
+        return []
+    kept = [i for i, each in enumerate(free) if after[i] != each]
+    others = [i for i in range(len(free)) if i not in set(kept)]
+    if not others or place(loose, [dict(free[i]) for i in others], [taints[i] for i in others]):
+        return []
+    return kept
+
+
+def _lasting(taints: Iterable[Taint]) -> tuple[Taint, ...]:
+    return tuple(t for t in taints if not t.key.startswith(_PASSING))

@@ -15,10 +15,10 @@ from infra.model.pools import Pool
 from infra.model.spec import Drain, ExternalPool, MigrationSpec, MoveMode
 from infra.model.survey import Survey
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict, worst
-from infra.model.workload import Pod, Snapshot
+from infra.model.workload import Snapshot
 from tasks.rules.gangs import Gang, find_gangs
 from tasks.rules.placement import TargetShape, place, without_room
-from tasks.rules.waves import order_nodes
+from tasks.rules.waves import leaving, order_nodes
 from tasks.rules.wording import and_more, plural
 
 SLICES = 200  # the record of a run is one ConfigMap of 1 MiB; a slice keeps some 3 KiB of verdicts in it
@@ -105,15 +105,6 @@ def order(snapshot: Snapshot, nodes: Iterable[str], gangs: Sequence[Gang]) -> li
         ranks |= {p.node: (len(gang.pods), gang.object) for p in gang.pods}
     by_wave = {name: number for number, name in enumerate(order_nodes(nodes, snapshot, gangs))}
     return sorted(by_wave, key=lambda n: (bool(leaving(snapshot, [n])), *ranks.get(n, (0, "")), by_wave[n]))
-
-
-def leaving(snapshot: Snapshot, nodes: Iterable[str]) -> list[Pod]:
-    """Pods that must be elsewhere before their node goes."""
-    return [
-        p
-        for p in snapshot.on(nodes)
-        if not p.mirror and not p.finished and not (p.owner is not None and p.owner.kind == "DaemonSet")
-    ]
 
 
 def plan(

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time, timedelta
+from datetime import timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from infra.model.spec import Drain, MoveMode, Waves, Window
+from infra.model.spec import Drain, MoveMode, Waves
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot
 from tasks.rules.budgets import Turns
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.gangs import Gang, as_moved, find_gangs, judge_gang, member_as_moved, pinned
-from tasks.rules.placement import TargetShape
+from tasks.rules.placement import TargetShape, room_is_safe
 from tasks.rules.replicas import replica_findings
+from tasks.rules.wording import and_more, plural
 
 _BLOCK_LABELS = (
     "topology.kubernetes.io/zone",
     "cloud.google.com/gce-topology-block",
     "topology.k8s.aws/network-node-layer-3",
 )
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +176,8 @@ def plan_move(
     for gang in gangs:
         findings += judge_gang(gang, snapshot, target, target_nodes, placed)
         placed += as_moved(gang, target)
+    if not any(f.code == "gang-without-room" for f in findings):
+        findings += _room_not_kept(snapshot, gangs, source_nodes, target, target_nodes)
     findings += replica_findings(snapshot, set(source_nodes))
     findings += _missing_nodes(snapshot, source_nodes)
     findings += _long_graces(snapshot, drain, source_nodes)
@@ -262,6 +263,41 @@ def _planned(
     )
 
 
+def leaving(snapshot: Snapshot, nodes: Iterable[str]) -> list[Pod]:
+    """Pods that must be elsewhere before their node goes."""
+    return [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and not _of_daemonset(p)]
+
+
+def _room_not_kept(
+    snapshot: Snapshot,
+    gangs: Sequence[Gang],
+    nodes: Sequence[str],
+    target: TargetShape | None,
+    target_nodes: Sequence[str],
+) -> list[Finding]:
+    """Loose pods leave before gangs: where both do not fit beside each other, they may take a gang's room."""
+    moving = [g for g in gangs if g.mode not in (MoveMode.LEAVE, MoveMode.WAIT)]
+    members = [p for g in moving for p in as_moved(g, target)]
+    own = {p.uid for g in gangs for p in g.pods}
+    loose = [p for p in leaving(snapshot, nodes) if p.uid not in own]
+    if not members or not loose or target is None or not target.allocatable:
+        return []
+    if room_is_safe(members, loose, snapshot, target, target_nodes):
+        return []
+    return [
+        Finding(
+            level=Level.WARN,
+            code="gang-room-not-kept",
+            object=and_more([g.object for g in moving], 3),
+            observed=f"{plural(len(members), 'pod')} of gangs and {plural(len(loose), 'other pod')} do not fit beside "
+            f"each other on {plural(len(target_nodes) or target.nodes, 'target node')}; the others leave first",
+            expected="nodes for the gangs alone, and room for all others on the rest",
+            remedy="raise target.nodes, or scale down what can be spared; a gang that finds no room is not stopped, "
+            "and the move ends there",
+        )
+    ]
+
+
 def _long_graces(snapshot: Snapshot, drain: Drain, nodes: Iterable[str]) -> list[Finding]:
     """Pods that may rightly take longer to end than we wait for them: told once for each workload."""
     graces: dict[str, int] = {}
@@ -298,24 +334,3 @@ def _missing_nodes(snapshot: Snapshot, names: Iterable[str]) -> list[Finding]:
 def _sorted(findings: list[Finding]) -> list[Finding]:
     order = (Level.BLOCK, Level.WARN, Level.INFO)
     return sorted(findings, key=lambda f: (order.index(f.level), f.code, f.object))
-
-
-def is_open(windows: Sequence[Window], now: datetime) -> bool:
-    """May a wave start now? Without windows always."""
-    return not windows or any(start <= now < start + w.duration for w in windows for start in _openings(w, now))
-
-
-def next_opening(windows: Sequence[Window], now: datetime) -> datetime | None:
-    """When the next window opens after `now`; None when there are none."""
-    return min((s for w in windows for s in _openings(w, now) if s > now), default=None)
-
-
-def _openings(window: Window, now: datetime) -> list[datetime]:
-    """Openings from a week before to a week after, in wall-clock days of the window's zone."""
-    zone = ZoneInfo(window.timezone)
-    at = time.fromisoformat(window.start)
-    today = now.astimezone(zone).date()
-    days = (today + timedelta(days=d) for d in range(-7, 9))
-    # In UTC: added to a local time, a duration would be an hour long or short across a change of clocks.
-    local = (datetime.combine(day, at, tzinfo=zone) for day in days if _DAYS[day.weekday()] in window.days)
-    return [opening.astimezone(UTC) for opening in local]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from infra.kube import records
 from infra.model.cluster import Condition, Node
 from infra.model.spec import Drain
-from infra.model.workload import Pod, Snapshot
+from infra.model.workload import Owner, Pod, Snapshot, Workload
 from tasks.drain import move
 from tasks.keeping import KeptRoom
 from tasks.opening import is_closed
-from tasks.rules.placement import room_to_keep
+from tasks.rules.placement import TargetShape, room_to_keep
+from tasks.rules.waves import plan_move
 
 RULE = {"namespace": "default", "name": "llm", "mode": "restart"}
 OLD, NEW = ("old-0", "old-1", "old-2"), ("new-0", "new-1", "new-2")
@@ -93,6 +96,59 @@ def test_as_many_nodes_are_kept_as_the_gang_needs_if_the_rest_takes_all_other_wo
     assert room_to_keep(pods(2, 8), pods(3, 1), seen, NEW) == NEW[:2]
     assert room_to_keep(pods(2, 8), pods(9, 1), seen, NEW) == ()
     assert room_to_keep(pods(4, 8), pods(1, 1), seen, NEW) == ()
+
+
+def job_pods(count, gpus, cpu=0):
+    """A gang of one Job, each rank on a node of its own."""
+    owner = Owner(kind="Job", name="llm", uid="job", api_version="batch/v1")
+    requests = {"nvidia.com/gpu": gpus, "cpu": cpu}
+    return [
+        Pod(
+            namespace="d", name=f"llm-{i}", uid=f"llm-{i}", owner=owner, node=OLD[i], phase="Running", requests=requests
+        )
+        for i in range(count)
+    ]
+
+
+def loose_pods(count, gpus, cpu=0):
+    """Of one Deployment, on the first old node."""
+    owner = Owner(kind="ReplicaSet", name="web", uid="rs", api_version="apps/v1")
+    requests = {"nvidia.com/gpu": gpus, "cpu": cpu}
+    return [
+        Pod(namespace="d", name=f"w{i}", uid=f"w{i}", owner=owner, node=OLD[0], phase="Running", requests=requests)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gang", "loose", "told"),
+    [
+        (job_pods(2, 8), loose_pods(8, 1), False),  # two nodes are kept, the third takes the rest
+        (job_pods(2, 8), loose_pods(9, 1), True),  # nine do not fit on the third: whoever comes first has the room
+        (job_pods(3, 8), loose_pods(1, 1), True),
+        (job_pods(3, 8, 4), loose_pods(4, 0, 8), False),  # without GPUs they may land anywhere, all of them on one node
+        (job_pods(3, 8, 4), loose_pods(12, 0, 8), True),
+        (job_pods(3, 8), (), False),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_plan_says_when_loose_pods_may_take_a_gangs_room_and_the_move_keeps_it_otherwise(gang, loose, told, there):
+    ready = (Condition(type="Ready", status="True"),)
+    offers = {"nvidia.com/gpu": 8, "cpu": 96, "pods": 110}
+    old = tuple(Node(name=n, uid=n, conditions=ready, allocatable={**offers, "nvidia.com/gpu": 32}) for n in OLD)
+    new = tuple(Node(name=n, uid=n, conditions=ready, allocatable=offers) for n in NEW)
+    job = Workload(
+        kind="Job", namespace="d", name="llm", uid="job", api_version="batch/v1", replicas=len(gang), indexed=True
+    )
+    sets = Workload(kind="ReplicaSet", namespace="d", name="web", uid="rs", api_version="apps/v1", replicas=len(loose))
+    seen = Snapshot(nodes=(*old, *new) if there else old, pods=(*gang, *loose), workloads=(job, sets))
+    shape = TargetShape(allocatable=offers, nodes=3, open_labels=False)
+
+    drain = Drain.model_validate({"workloads": [{**RULE, "namespace": "d"}]})
+    found = plan_move(seen, drain, OLD, shape, NEW if there else ())
+
+    assert ("gang-room-not-kept" in {f.code for f in found.findings}) is told, found.findings
+    assert not [f for f in found.findings if f.code == "gang-without-room"]
 
 
 def closed(kube):

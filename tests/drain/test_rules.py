@@ -19,7 +19,8 @@ from tasks.rules.budgets import room
 from tasks.rules.fencing import cordon_patch, fence_patch, restore_patch
 from tasks.rules.lanes import Lane, Rate
 from tasks.rules.placement import TargetShape, place
-from tasks.rules.waves import is_open, next_opening, plan_move, sizes
+from tasks.rules.waves import plan_move, sizes
+from tasks.rules.windows import is_open, next_opening
 
 READY = (Condition(type="Ready", status="True"),)
 

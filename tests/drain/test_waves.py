@@ -9,7 +9,8 @@ import pytest
 from infra.kube.read import of_objects
 from infra.model.spec import Waves, Window
 from tasks.rules.replicas import first_replicas
-from tasks.rules.waves import is_open, next_opening, order_nodes, sizes
+from tasks.rules.waves import order_nodes, sizes
+from tasks.rules.windows import is_open, next_opening
 
 
 def at(text):
