@@ -108,6 +108,7 @@ class RankLog:
     ring_gdr: tuple[bool, ...] = ()
     connected_rings: int = 0
     coll_channels: int | None = None
+    gdr_denied: tuple[int, ...] = ()  # devices whose channels say GDRDMA and of which NCCL said that it is disabled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -99,6 +99,9 @@ def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
     if twice := figures.get("seen_twice"):
         said = "listed twice: these are lists of several hosts or times, and none of them is judged"
         found.append(("seen-twice", ", ".join(twice), said, "Give the list of one host at a time"))
+    if beyond := figures.get("out_of_range"):
+        said = "more than 64 bits can hold: no counter shows that, so it is left out of all sums"
+        found.append(("out-of-range", ", ".join(beyond), said, "Read the counters again, in text that nothing altered"))
     if reading.tool == "fi_info" and reading.healthy is None and (error := figures.get("error")):
         said = f"fi_getinfo failed ({error}) beside a list of devices: one of two hosts or times is not well"
         found.append(("error-beside-list", reading.tool, said, "Give the list of one host at a time"))
@@ -229,9 +232,13 @@ def _wrong_rates(figures: Mapping[str, Any], fabric: Fabric) -> tuple[Finding, .
     if not fabric.rdma:
         return ()
     rated = [p for p in _own_ports(figures, fabric) if p.get("rate_gbps") is not None]
-    if fabric.kind == "efa" and all(p["rate_gbps"] == _EFA_FIXED_GBPS for p in rated):
-        return ()
     wanted = fabric.nic_gb_s * 8
+    if fabric.kind == "efa" and all(p["rate_gbps"] == _EFA_FIXED_GBPS for p in rated):
+        if not rated or wanted == _EFA_FIXED_GBPS:
+            return ()
+        said = f"every device shows {_EFA_FIXED_GBPS} Gb/s, as older EFA drivers give for any: the rate is not judged"
+        remedy = "Measure the bandwidth"
+        return (Finding(level=Level.INFO, code="rate-not-judged", object="ports", observed=said, remedy=remedy),)
     slow: dict[float, list[str]] = {}
     for port in rated:
         if port["rate_gbps"] < wanted * RATE_SHARE and port["device"] not in slow.get(port["rate_gbps"], ()):

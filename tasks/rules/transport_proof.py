@@ -15,7 +15,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import Communicator, Family, NcclLog, PayloadEvents
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from tasks.rules.counted import count
-from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name
+from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name, gdr_denied
 from tasks.rules.wording import and_more
 
 CHECK = "transport-proof"
@@ -70,6 +70,7 @@ def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None
     transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
     counted = _judge_counters(payload.counters if payload else (), expected, _claimed(payload))
     contradictions = (*_contradictions(transport, counted.findings), *_other_network(log, expected.fabric))
+    contradictions += gdr_denied(log)
     findings = (*transport.findings, *counted.findings, *contradictions)
     missing = (*_missing(log, transport, expected), *counted.missing)
     if transport.verdict in _FAILING or any(f.level is Level.BLOCK for f in counted.findings):

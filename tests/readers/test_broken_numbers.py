@@ -134,3 +134,18 @@ def test_json_objects_are_read_until_one_is_damaged() -> None:
     assert json_objects('x {"a":1}\n{"b":2} y') == ([{"a": 1}, {"b": 2}], True)
     assert json_objects('{"a":1}{"b":') == ([{"a": 1}], False)
     assert json_objects("none") == ([], True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"link rdmap86s0/1 rx_bytes 5 tx_bytes {10**21} rdma_read_bytes 7\n",
+        f"/sys/class/infiniband/mlx5_0/ports/1/counters/tx_bytes:{10**21}\n"
+        "/sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data:7\n",
+        f"rdma_read_bytes: 5\nrdma_write_bytes: 6\ntx_bytes: {10**21}\n",
+    ],
+)
+def test_a_counter_of_more_than_64_bits_is_said_to_be_left_out(text: str) -> None:
+    answer = judge(from_text(text))
+    assert answer.outcome is Outcome.UNMEASURED
+    assert [(f.code, f.object) for f in answer.findings] == [("out-of-range", "tx_bytes")]

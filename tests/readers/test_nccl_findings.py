@@ -181,3 +181,12 @@ def test_the_names_of_statuses_carry_their_number() -> None:
     """Both forms of a completion's status give the same facts."""
     assert classify("Got completion from peer a<1> with status=12 opcode=1").facts["status"] == 12
     assert classify("Got completion from peer a<1> with status=IBV_WC_X(12) opcode=1").facts["status"] == 12
+
+
+def test_gdrdma_channels_over_a_device_that_has_it_disabled_are_a_contradiction() -> None:
+    """It is named for the rank that says both; a disabled device beside those in use is none."""
+    disabled = "node-2:1009:2109 [1] NCCL INFO NET/Libfabric : GPU Direct RDMA Disabled for HCA {} 'rdmap86s0'"
+    used = saying(disabled.replace("node-2:1009:2109 [1]", "node-2:1008:2008 [0]").format(3))
+    assert used.outcome is Outcome.UNMEASURED
+    assert [(f.code, f.object) for f in used.findings] == [("gdr-contradicted", "node-2:1008")]
+    assert saying(disabled.format(99)).outcome is Outcome.PASS

@@ -34,6 +34,7 @@ _TROUBLE = (
 def read_counters(text: str) -> ToolReading | None:
     """Read counters of RDMA devices, or None."""
     snapshots: dict[str, list[dict[str, int]]] = {}
+    beyond = _beyond(text)
     for match in _STATISTIC.finditer(text):
         words = match["pairs"].split()
         pairs = {n: c for n, v in zip(words[::2], words[1::2], strict=False) if (c := whole(v)) is not None}
@@ -67,7 +68,18 @@ def read_counters(text: str) -> ToolReading | None:
             figures["moved_bytes"] = sum(totals)
     trouble = {f"{d}.{n}": v[n] for d, v in devices.items() for n in _TROUBLE if v.get(n)}
     figures["errors"] = trouble
+    if beyond:
+        figures["out_of_range"] = beyond
     return ToolReading(kind=Kind.FABRIC, tool="counters", figures=figures, complete=None)
+
+
+def _beyond(text: str) -> list[str]:
+    """Names of figures that no counter of 64 bits can show. They are left out of all sums, and said to be."""
+    names = [m["name"] for pattern in (_FILE, _DUMP) for m in pattern.finditer(text) if whole(m["value"]) is None]
+    for match in _STATISTIC.finditer(text):
+        words = match["pairs"].split()
+        names += [n for n, v in zip(words[::2], words[1::2], strict=False) if v.isdigit() and whole(v) is None]
+    return sorted(set(names))
 
 
 def _dumped(text: str) -> dict[str, list[dict[str, int]]]:
@@ -99,6 +111,7 @@ def read_lnet(text: str) -> ToolReading | None:
     if not marks or "nid:" not in text:
         return None
     nets: dict[str, dict[str, int]] = {}
+    beyond: set[str] = set()
     for index, mark in enumerate(marks):
         end = marks[index + 1].start() if index + 1 < len(marks) else len(text)
         found = nets.setdefault(mark[1], {})
@@ -107,4 +120,7 @@ def read_lnet(text: str) -> ToolReading | None:
         ):
             if (count := whole(value)) is not None:
                 found[name] = found.get(name, 0) + count
-    return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures={"nets": nets}, complete=None)
+            else:
+                beyond.add(f"{mark[1]} {name}")
+    figures = {"nets": nets} | ({"out_of_range": sorted(beyond)} if beyond else {})
+    return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures=figures, complete=None)

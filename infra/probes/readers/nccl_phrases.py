@@ -59,7 +59,7 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
         ),
         _p("socket", rb"NET/(?:Socket|FastSocket) ?: Using (?P<list>\[\d+\].*)$"),
         _p("no-ib-device", rb"NET/IB ?: No (?:IB )?device found"),
-        _p("gdr-hca", rb"NET/[\w ]+ ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA"),
+        _p("gdr-hca", rb"NET/[\w ]+ ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA(?: (?P<device>\d{1,9})\b)?"),
         _p("ofi-version", rb"NET/OFI (?:Initializing|Using) aws-ofi-nccl (?P<name>\S+)$"),
         _p("libfabric-version", rb"NET/OFI Using Libfabric version (?P<name>[\w.\-]+)$"),
         _p("protocol", rb"NET/OFI Using transport protocol (?P<name>[A-Z]+)"),
@@ -204,8 +204,10 @@ class Said:
         for interface in _INTERFACE.finditer(match["list"]):
             self.socket_interfaces[interface["name"].decode()] = None
 
-    def _gdr_hca(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, times: int) -> None:
+    def _gdr_hca(self, match: re.Match[bytes], _text: bytes, rank: RankState | None, times: int) -> None:
         self.gdr_lines[match["state"] == b"Enabled"] += times
+        if rank is not None and match["device"] and match["state"] == b"Disabled":
+            rank.gdr_disabled.add(int(match["device"]))
 
     def _gdr_gpu(self, match: re.Match[bytes], text: bytes, _rank: RankState | None, _times: int) -> None:
         # Printed for every pair of GPU and NIC, far ones too: a Disabled here is no verdict on the pair in use.

@@ -39,6 +39,7 @@ class RankState:
     nics: set[int] = field(default_factory=set)
     lines: Counter[ChannelLine] = field(default_factory=Counter)
     ring_gdr: set[bool] = field(default_factory=set)
+    gdr_disabled: set[int] = field(default_factory=set)  # net devices of which NCCL said so
     connected: int = 0
     coll_channels: int | None = None
     sequence: int = 0
@@ -76,6 +77,7 @@ class RankState:
             ring_gdr=tuple(sorted(self.ring_gdr)),
             connected_rings=self.connected,
             coll_channels=self.coll_channels,
+            gdr_denied=tuple(sorted(self.gdr_disabled & {line.device for line in lines if line.gdr})),
         )
 
 
