@@ -1,6 +1,6 @@
 """How fast nodes empty, as ratios in one run: against kubectl drain, sixteen of them, and the server's own limit.
 
-    python -m tests.bench.drain_bench [NODES] [PODS]
+    python -m tests.bench.drain_bench [NODES] [PODS] [--parts speed,tight,memory]
 
 All parties meet the same kind of server, each a fresh one. kubectl is given fewer nodes and read per node, since its
 time is strictly linear in them (measured: 46 s for 10 nodes, 190 s for 40). kubectl mostly sleeps and we do not, so on
@@ -9,6 +9,7 @@ a machine that is busy with something else the ratios to it come out too small.
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import math
@@ -181,8 +182,8 @@ def peak_of(command: Sequence[str]) -> tuple[float, float]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
 
 
-def main(nodes: int = 200, pods: int = 4000) -> None:
-    """Print the ratios."""
+def speed(nodes: int, pods: int) -> None:
+    """Against kubectl and the server's limit, without budgets and with them."""
     per_node = pods // nodes
     floor = limit(nodes, pods)
     took, requests, _ = ours(Size(nodes=nodes, pods=pods))
@@ -198,9 +199,20 @@ def main(nodes: int = 200, pods: int = 4000) -> None:
         f"drain of {half.nodes} nodes, {half.pods} pods, 20 budgets of 50 %: {closed:.1f} s, "
         f"{closed_requests:.2f} requests a pod, {100 * refused:.1f} % of evictions refused (reach 1 %)"
     )
-    tight()
-    memory()
+
+
+def main() -> None:
+    """Print the ratios."""
+    read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    read.add_argument("nodes", nargs="?", type=int, default=200)
+    read.add_argument("pods", nargs="?", type=int, default=4000)
+    read.add_argument("--parts", default="speed,tight,memory", help="with commas")
+    asked = read.parse_args()
+    parts = {"speed": lambda: speed(asked.nodes, asked.pods), "tight": tight, "memory": memory}
+    for name in asked.parts.split(","):
+        parts[name]()
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:]))
+    main()
