@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from infra.fabrics import fabric_of
 from infra.kube import plugins
 from infra.model.cluster import Node
 from infra.model.pools import Pool, PoolState
@@ -45,7 +46,9 @@ def plugins_to_come(run: Run, looked: Survey, shape: TargetShape | None) -> list
         nodes=target.nodes,
         rdma=dict(looked.machine.rdma),
     )
-    return list(forecast.excluded(plugins.daemonsets(run.kube), node, expectation(pool)))
+    sets, fabric = plugins.daemonsets(run.kube), fabric_of(target.machine_type)
+    old = forecast.outdated(sets, node, fabric.minimums if fabric else ())
+    return [*old, *forecast.excluded(sets, node, expectation(pool))]
 
 
 def plugins_on_source(run: Run, source: Pool | None) -> list[Finding]:

@@ -6,7 +6,7 @@ derived. Bandwidths are GB/s (10^9 bytes a second) as nccl-tests prints them, si
 
 from __future__ import annotations
 
-from infra.fabrics.fabric import Curve, Expectation, Fabric, HostMount, Sidecar, ceiling
+from infra.fabrics.fabric import Curve, Expectation, Fabric, HostMount, Minimum, Sidecar, ceiling
 from infra.fabrics.loader import fabric_of, load
 
-__all__ = ["Curve", "Expectation", "Fabric", "HostMount", "Sidecar", "ceiling", "fabric_of", "load"]
+__all__ = ["Curve", "Expectation", "Fabric", "HostMount", "Minimum", "Sidecar", "ceiling", "fabric_of", "load"]

@@ -78,6 +78,16 @@ class Sidecar:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Minimum:
+    """The oldest version of a part that knows this machine type: a plugin's key, `nvidia-driver` or `kubernetes`."""
+
+    part: str
+    version: str
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fabric:
     """One machine type.
 
@@ -117,6 +127,7 @@ class Fabric:
     capabilities: tuple[str, ...] = ("IPC_LOCK",)
     plugins: tuple[str, ...] = ()
     storage_client_gb_s: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    minimums: tuple[Minimum, ...] = ()
 
     def expectation(self, collective: str, nodes: int, size_bytes: int) -> Expectation | None:
         """The figure for exactly this size, or None: nothing is interpolated.

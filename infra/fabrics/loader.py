@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from infra.errors import BadSpec
-from infra.fabrics.fabric import RING_SHARE_OF_LINE, Curve, Fabric, HostMount, Sidecar
+from infra.fabrics.fabric import RING_SHARE_OF_LINE, Curve, Fabric, HostMount, Minimum, Sidecar
 
 _SIZE = re.compile(r"^(\d+)(Ki|Mi|Gi)?$")
 _UNIT = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -65,6 +65,7 @@ def _fabric(name: str, raw: Mapping[str, Any]) -> Fabric:
         return Fabric(
             curves=curves,
             host_mounts=tuple(HostMount(**m) for m in fields.pop("host_mounts", ())),
+            minimums=tuple(Minimum(**{k: str(v) for k, v in m.items()}) for m in fields.pop("minimums", ())),
             sidecar=_sidecar(sidecar) if sidecar else None,
             date=str(fields.pop("date")),
             **tuples,

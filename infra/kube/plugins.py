@@ -43,8 +43,12 @@ def survey(kube: Kube, nodes: Sequence[Wire]) -> PluginView:
 
 
 def daemonsets(kube: Kube) -> list[DaemonSet]:
-    """The known plugins' DaemonSets of the cluster."""
-    return [daemonset(raw) for raw in kube.list("/apis/apps/v1/daemonsets") if _known(raw)]
+    """DaemonSets of the known plugins, and of NVIDIA's driver where the GPU Operator brings it."""
+    listed = kube.list("/apis/apps/v1/daemonsets")
+    return [daemonset(raw) for raw in listed if _known(raw) or NVIDIA_DRIVER in raw["metadata"]["name"]]
+
+
+NVIDIA_DRIVER = "nvidia-driver-daemonset"  # NVIDIA GPU Operator 25.3; its image is nvcr.io/nvidia/driver
 
 
 def is_component(pod: Wire) -> bool:

@@ -74,6 +74,7 @@ CHECKS: tuple[Check, ...] = (
     network.check_security_groups,
     network.check_cluster_features,
     network.check_networks,
+    fabric.check_version,
     fabric.check_nearness,
     fabric.check_addresses,
     fabric.check_addons,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infra.fabrics import fabric_of
 from infra.model.spec import EksTarget, ExternalPool, GkeTarget
 from infra.model.survey import Part
 from infra.model.verdict import Finding
 from tasks.rules.preflight_question import Question, block, info, unread, warn
+from tasks.rules.preflight_version import release
 
 # Without these a node never becomes Ready, or never gives a pod its address.
 _VITAL = ("vpc-cni", "kube-proxy")
@@ -38,6 +40,24 @@ def check_nearness(q: Question) -> Iterator[Finding]:
         "a placement group, a Capacity Block, a dense reservation or a compact policy",
         remedy,
     )
+
+
+def check_version(q: Question) -> Iterator[Finding]:
+    """The cluster's Kubernetes is new enough for this machine type, where its maker says which is."""
+    cluster = q.survey.cluster
+    if cluster is None or isinstance(q.target, ExternalPool):
+        return
+    fabric = fabric_of(q.target.machine_type)
+    for minimum in (m for m in (fabric.minimums if fabric else ()) if m.part == "kubernetes"):
+        have, needed = release(cluster.version), release(minimum.version)
+        what, expected = f"cluster {cluster.name}", f"{minimum.version} or later for {q.target.machine_type}"
+        if have is None:
+            yield warn(
+                "kubernetes-version-unread", what, f"version {cluster.version!r} is not understood", expected, ""
+            )
+        elif needed is not None and have < needed:
+            why = f"upgrade the cluster ({minimum.source})"
+            yield block("kubernetes-version", what, f"runs {cluster.version}", expected, why)
 
 
 def _near(q: Question) -> str:

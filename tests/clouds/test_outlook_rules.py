@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from infra.fabrics import fabric_of, load
 from infra.gcp import read
 from infra.model.cluster import Node, Taint
 from infra.model.plugins import DaemonSet
@@ -13,6 +14,7 @@ from infra.model.record import PROBE
 from infra.model.survey import ClusterFacts
 from infra.model.workload import Pod, Requirement, Snapshot, Toleration
 from tasks.rules import forecast, occupied
+from tasks.rules.preflight_version import release
 from tasks.rules.readiness import Expectation
 
 EFA, GPU, TYPE = "vpc.amazonaws.com/efa", "nvidia.com/gpu", "node.kubernetes.io/instance-type"
@@ -104,3 +106,51 @@ def test_each_gke_node_takes_the_smallest_block_of_twice_its_pods(max_pods: int,
     assert (found.subnetwork, found.nodes_free, found.pods_free, found.pods_per_node) == ("s", 9, 4096, block)
     assert read.ranges(cluster, {"utilizationDetails": {"ipv4Utilizations": told[:1]}}) is None
     assert read.ranges(cluster, {}) is None
+
+
+EFA_IMAGE = "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin"
+DRIVER = DaemonSet(
+    namespace="gpu-operator",
+    name="nvidia-driver-daemonset",
+    uid="2",
+    tolerations=(Toleration(operator="Exists"),),
+    images=("nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.8.0", "nvcr.io/nvidia/driver:570.172.08-ubuntu22.04"),
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}:v0.5.6",)), []),
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}:v0.5.20-eksbuild.13@sha256:abc",)), []),
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}:v0.10",)), []),
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}:v0.4.4",)), ["block plugin-too-old"]),
+        (replace(PLUGIN, images=("mirror.example:5000/aws-efa-k8s-device-plugin:v0.5.5",)), ["block plugin-too-old"]),
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}@sha256:abc",)), ["warn plugin-version-unread"]),
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}:latest",)), ["warn plugin-version-unread"]),
+        (replace(PLUGIN, images=(f"{EFA_IMAGE}:v0.4.4",), node_selector={TYPE: "p5.48xlarge"}), []),
+        (DRIVER, []),
+        (replace(DRIVER, images=("nvcr.io/nvidia/driver:570.124.06-ubuntu22.04",)), ["block plugin-too-old"]),
+        (
+            replace(DRIVER, images=("nvcr.io/nvidia/driver:535-5.15.0-1041-ubuntu22.04",)),
+            ["warn plugin-version-unread"],
+        ),
+    ],
+)
+def test_a_plugin_older_than_the_first_that_knows_the_machine_type_is_refused(
+    found: DaemonSet, says: list[str]
+) -> None:
+    fabric = fabric_of("p6-b200.48xlarge")
+    assert fabric is not None
+    node = replace(TO_COME, labels={**TO_COME.labels, TYPE: "p6-b200.48xlarge"})
+    told = list(forecast.outdated([found], node, fabric.minimums))
+    assert [f"{f.level.value} {f.code}" for f in told] == says
+    assert all("or later for this machine type (" in f.expected for f in told)
+
+
+def test_every_minimum_of_the_table_can_be_compared_and_says_where_it_is_from() -> None:
+    for fabric in load().values():
+        for minimum in fabric.minimums:
+            assert release(minimum.version), minimum
+            assert minimum.source, minimum
+            assert minimum.date, minimum

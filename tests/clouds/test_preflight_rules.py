@@ -424,3 +424,22 @@ def test_one_node_or_one_without_rdma_needs_nothing_near(codes):
     survey = change("machine", rdma=EFA)(eks_survey())
 
     assert codes("eks", survey, nodes=1) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("1.33", {}),
+        ("1.34", {}),
+        ("1.32", {"kubernetes-version": BLOCK}),
+        ("1.9", {"kubernetes-version": BLOCK}),
+        ("newest", {"kubernetes-version-unread": WARN}),
+    ],
+)
+def test_the_cluster_is_new_enough_for_the_machine_type(codes, version, found):
+    survey = eks_survey()
+    assert survey.cluster is not None
+    survey = replace(survey, cluster=replace(survey.cluster, version=version))
+    told = codes("eks", survey, machine_type="p6e-gb200.36xlarge")
+    assert {code: level for code, level in told.items() if code.startswith("kubernetes")} == found
+    assert not [code for code in codes("eks", survey) if code.startswith("kubernetes")]
