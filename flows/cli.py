@@ -58,16 +58,25 @@ def run(arguments: list[str]) -> int:
         console.show_error(error, as_json=as_json)
         return error.exit_code
     except typer.Exit as stop:
+        if stop.exit_code == _INTERRUPTED:  # typer's own word for a Ctrl-C
+            _say_interrupted()
         return int(stop.exit_code)
     except _USAGE as error:
         error.show()
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("\ninterrupted; run the same command again to continue\n")
-        return 130
+        _say_interrupted()
+        return _INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; a traceback would tell nobody anything
         return 141  # as a shell says of a process that a closed pipe ended
+
+
+_INTERRUPTED = 130  # as shells say of a process that SIGINT ended
+
+
+def _say_interrupted() -> None:
+    sys.stderr.write("\ninterrupted; run the same command again to continue\n")
 
 
 def _as_kubectl(arguments: list[str]) -> list[str]:

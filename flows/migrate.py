@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
+from prefect.exceptions import TerminationSignal
 
 from flows.approval import ask
+from flows.ending import heed_prefect
 from infra.deploy import Account
 from infra.errors import GateHeld, PoolshiftError, Unmeasured
 from infra.kube import access
@@ -38,9 +40,13 @@ def migrate(spec: MigrationSpec) -> dict[str, Any]:
     run.record()
     with hold(run.kube, [pool_identity(spec.source), pool_identity(spec.target)], spec.name) as leases:
         try:
-            _story(spec, run, leases)
+            with heed_prefect():
+                _story(spec, run, leases)
         except PoolshiftError as error:
             _report_stop(run, error)
+            raise
+        except TerminationSignal:
+            say(f"ended by a signal or in Prefect; the same command goes on with run {spec.name}")
             raise
     last = run.step(Step.REPORT)
     return {

@@ -42,7 +42,7 @@ def follow(deployment: str, spec: MigrationSpec) -> dict[str, Any]:
     kube = api.connect(spec.cluster)
     shown: dict[str, StepState] = {}
     while True:
-        state = _state(url, run_id)
+        state = state_of(url, run_id)
         record = records.read(kube, spec.name)
         for step, entry in (record.steps if record else {}).items():
             if shown.get(step) is not entry.state:
@@ -97,7 +97,8 @@ def _deployment(url: str, name: str) -> str:
     return str(found[0]["id"])
 
 
-def _state(url: str, run_id: str) -> dict[str, Any]:
+def state_of(url: str, run_id: str) -> dict[str, Any]:
+    """A flow run's state as Prefect has it. Raises NotFound, Unreachable."""
     found = orchestrator.post(url, "/flow_runs/filter", {"flow_runs": {"id": {"any_": [run_id]}}})
     if not isinstance(found, list) or not found:
         raise NotFound(f"flow run {run_id}", "is gone")
