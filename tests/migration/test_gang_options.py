@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infra.kube.api import Kube
 from infra.model.record import PRIOR, Step, StepState
 from infra.sandbox import run as sandboxes
@@ -63,6 +65,7 @@ class Owner:
                 self.kube.delete(f"{PODS}/{pod['metadata']['name']}")
 
 
+@pytest.mark.slow
 def test_a_gang_is_waited_for_to_a_limit_and_one_left_to_its_owner_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     sandbox = sandboxes.start(scenarios.load("gang-training"), "eks", kubeconfig=path, rate=120.0)

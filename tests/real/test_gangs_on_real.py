@@ -11,9 +11,12 @@ import pytest
 
 from infra.clock import parse_time, rfc3339
 from infra.errors import PoolshiftError
+from infra.kube.api import MERGE_PATCH
 from infra.kube.inside import post_to
+from infra.model.record import PRIOR
 from infra.model.spec import Drain
 from tasks.drain import move
+from tasks.gangs import restore
 from tests.real.gang_pools import NEW, OLD, POOL, add_pools, homes, pod_template, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -61,6 +64,15 @@ def test_a_pinned_gang_is_saved_by_exec_and_comes_up_on_the_target(pools: Any) -
     assert gang.checkpoint > gang.asked
     assert set(ranks(kube).values()) == set(NEW)
     assert kube.get(f"{JOBS}/llm")["spec"]["template"]["spec"]["nodeSelector"] == {POOL: "gpu-b"}
+
+    # Stopped by hand it gets back what its owner wrote, which servers before 1.36 allow only without a start time.
+    assert restore(kube, "r1") == ()
+    kube.request("PATCH", f"{JOBS}/llm", body={"spec": {"suspend": True}}, content_type=MERGE_PATCH)
+    until(lambda: not ranks(kube), "its pods gone")
+    assert restore(kube, "r1") == ("job default/llm (its template: put back)",)
+    found = kube.get(f"{JOBS}/llm")
+    assert found["spec"]["template"]["spec"]["nodeSelector"] == {POOL: "gpu-a"}
+    assert PRIOR not in found["metadata"].get("annotations", {})
 
 
 class Saving(BaseHTTPRequestHandler):
