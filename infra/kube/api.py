@@ -80,12 +80,19 @@ class Kube:
         """The headers that say who we are: the client's own, which it renews before they expire.
 
         It looks through the whole environment each time it is asked (about 0.3 ms, as much as an eviction costs), so
-        it is asked once a second, and after a 401.
+        it is asked once a second, and after a 401. Raises Unreachable where they cannot be renewed.
         """
         now = time.monotonic()
         if now - self._credentials_asked >= CREDENTIAL_SECONDS:
             fresh: dict[str, str] = {}
-            self.client.update_params_for_auth(fresh, [], ["BearerToken"], "", "GET", None)
+            try:
+                self.client.update_params_for_auth(fresh, [], ["BearerToken"], "", "GET", None)
+            except Exception as cause:  # a plugin that the kubeconfig names may raise anything
+                raise Unreachable(
+                    f"credentials of context {self.context or 'in the cluster'}",
+                    f"cannot be renewed: {type(cause).__name__}: {cause}",
+                    remedy="kubectl auth whoami",
+                ) from cause
             self._credentials, self._credentials_asked = fresh, now
         return self._credentials
 

@@ -142,13 +142,13 @@ class Lines:
         if not self._plain:
             answer: Stream = self._kube.open("GET", path, params=params, timeout=(connect, silence), preload=False)
             return answer
-        connection = self._fresh(connect)
+        headers, connection = self._headers(), self._fresh(connect)
         try:
             connection.connect()
             connection.sock.settimeout(silence)
             raw = connection.sock
             target = f"{self._server.path}{path}?{urlencode({k: v for k, v in params.items() if v is not None})}"
-            connection.request("GET", target, None, self._headers())
+            connection.request("GET", target, None, headers)
             response = connection.getresponse()
         except (http.client.HTTPException, OSError) as cause:
             connection.close()
