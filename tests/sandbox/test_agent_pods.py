@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any
@@ -213,3 +214,22 @@ def test_a_pod_that_was_marked_not_ready_while_its_node_was_silent_is_ready_agai
     patch = "application/strategic-merge-patch+json"
     assert conditions(cluster.api.request("PATCH", f"{path}/status", marked, content_type=patch)["status"]) != {}
     cluster.wait(lambda: conditions(cluster.status(path))["Ready"] == "True")
+
+
+def test_what_is_said_of_a_pod_marked_not_ready_never_comes_after_its_end(cluster, monkeypatch):
+    short = {"sandbox.poolshift.dev/run-seconds": "300"}  # a second of the wall clock
+    path = cluster.pod("p-ending", node=cluster.node("n-ending"), annotations=short, restartPolicy="Never")
+    cluster.wait(lambda: cluster.status(path)["phase"] == "Running")
+    send = cluster.agent.api.patch
+
+    async def long_on_its_way(where, body):
+        if where == f"{path}/status" and body["status"]["phase"] == "Running":
+            await asyncio.sleep(1.5)
+        return await send(where, body)
+
+    monkeypatch.setattr(cluster.agent.api, "patch", long_on_its_way)
+    marked = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
+    cluster.api.request("PATCH", f"{path}/status", marked, content_type="application/strategic-merge-patch+json")
+    cluster.wait(lambda: cluster.status(path)["phase"] == "Succeeded")
+    time.sleep(1.0)  # whatever is still on its way arrives
+    assert cluster.status(path)["phase"] == "Succeeded"

@@ -45,6 +45,7 @@ class PodWorker:
         self.started: datetime | None = None
         self.address = (pod.get("status") or {}).get("podIP") or agent.next_address()
         self._task: asyncio.Task[None] | None = None
+        self._order = asyncio.Lock()  # of the writes of its status: the last one is what is true
 
     @property
     def namespace(self) -> str:
@@ -85,9 +86,8 @@ class PodWorker:
             self.terminating = True
             self._cancel()
             self._task = self.agent.spawn(self._terminate())
-        elif self.running and self.started and _marked_not_ready(pod):
-            each = Container(kind="running", started=rfc3339(self.started))
-            self.agent.spawn(self._write(phase="Running", each=each))
+        elif self.running and _marked_not_ready(pod):
+            self.agent.spawn(self._say_again())
 
     def gone(self) -> None:
         """The object, or its node, is no more."""
@@ -239,6 +239,12 @@ class PodWorker:
         self.restarts += 1
         return True
 
+    async def _say_again(self) -> None:
+        """That it runs; unless it has ended by the time that this can be said."""
+        async with self._order:
+            if self.running and self.started:
+                await self._put(phase="Running", each=Container(kind="running", started=rfc3339(self.started)))
+
     # Dying
 
     async def _terminate(self) -> None:
@@ -262,7 +268,12 @@ class PodWorker:
             if answer.status not in (404, 409):
                 raise
 
-    async def _write(
+    async def _write(self, **what: Any) -> None:
+        """`_put`, after the writes before it."""
+        async with self._order:
+            await self._put(**what)
+
+    async def _put(
         self,
         *,
         phase: str,
