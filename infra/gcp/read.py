@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -207,6 +208,21 @@ def reservation(described: Mapping[str, Any]) -> Reservation:
         local_ssds=len(shape["localSsds"]) if "localSsds" in shape else None,
         specific=bool(described.get("specificReservationRequired")),
         dense=described.get("deploymentType") == "DENSE",
+    )
+
+
+def reservation_block(whole: Reservation, described: Mapping[str, Any]) -> Reservation:
+    """The reservation as a pool sees it that may only use this one block of it: the block's machines, and its state."""
+    block = described.get("resource") or described
+    total, used = int(block.get("count") or 0), int(block.get("inUseCount") or 0)
+    state = str(block.get("status", ""))
+    ready = state == "READY"
+    return replace(
+        whole,
+        state=whole.state if ready else f"{whole.state}, its block {block.get('name', '')} {state or 'of no state'}",
+        usable=whole.usable and ready,
+        total=total,
+        free=min(whole.free, max(0, total - used)),
     )
 
 

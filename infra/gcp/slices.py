@@ -76,7 +76,11 @@ class GkeSlices:
         self.pools.describe_cluster()  # learns where the sandbox's Compute Engine is
         project = named.project or self.pools.gcp.project
         url = f"{COMPUTE}/projects/{project}/zones/{target.zone}/reservations/{named.name}"
-        return read.reservation(self.pools.gcp.get(url, f"reservation {named.name}", "compute.reservations.get"))
+        found = read.reservation(self.pools.gcp.get(url, f"reservation {named.name}", "compute.reservations.get"))
+        if not named.block:
+            return found
+        what, right = f"reservation {named.name}, block {named.block}", "compute.reservationBlocks.get"
+        return read.reservation_block(found, self.pools.gcp.get(f"{url}/reservationBlocks/{named.block}", what, right))
 
     def _groups(self, pool: Any) -> tuple[str, ...]:
         self.pools.describe_cluster()

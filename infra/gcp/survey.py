@@ -96,13 +96,27 @@ class _Reader:
         project = named.project or self.gcp.project
         url = f"{COMPUTE}/projects/{project}/zones/{self.target.zone}/reservations/{named.name}"
         try:
-            answer = self.gcp.get(url, f"reservation {named.name}", "compute.reservations.get")
+            found = read.reservation(self.gcp.get(url, f"reservation {named.name}", "compute.reservations.get"))
         except NotFound:
             return None, False
         except (Forbidden, CloudError, Unreachable) as error:
             self.unread[Part.RESERVATION] = error.wording()
             return None, None
-        return read.reservation(answer), True
+        return self._in_block(found, url, named.block), True
+
+    def _in_block(self, found: Reservation, url: str, block: str | None) -> Reservation | None:
+        """What the pool may use of it: of a named block, only that block's machines."""
+        if not block:
+            return found
+        what = f"block {block} of reservation {found.name}"
+        try:
+            answer = self.gcp.get(f"{url}/reservationBlocks/{block}", what, "compute.reservationBlocks.get")
+        except NotFound:
+            return replace(found, state=f"without block {block}", usable=False, total=0, free=0)
+        except (Forbidden, CloudError, Unreachable) as error:
+            self.unread[Part.RESERVATION] = error.wording()
+            return None
+        return read.reservation_block(found, answer)
 
     def quota(self, machine: Machine | None) -> Quota:
         region = self.target.zone.rpartition("-")[0]

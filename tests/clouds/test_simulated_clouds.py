@@ -8,6 +8,7 @@ import pytest
 
 from infra.clock import ManualClock
 from infra.errors import CloudError, NotFound, Unmeasured, Unreachable
+from infra.gcp import read
 from infra.model.spec import MigrationSpec
 from infra.model.survey import Part
 from infra.sandbox.clouds import names
@@ -281,3 +282,19 @@ def test_a_pool_that_never_settles_is_unmeasured(world):
 
     with pytest.raises(Unmeasured, match=r"still creating after 40 min"):
         steps.provision(w.pools, w.target, "run-1", w.clock, w.say)
+
+
+def test_of_a_reservation_whose_block_is_named_only_that_blocks_machines_count(world, source_spec, target_spec):
+    here = world("gke")
+    whole = here.pools.survey(source_spec("gke"), target_spec("gke"), "run-1").reservation
+    named = {"name": names.GKE_RESERVATION, "block": names.GKE_BLOCK}
+    block = here.pools.survey(source_spec("gke"), target_spec("gke", reservation=named), "run-1").reservation
+    assert block == whole
+    away = target_spec("gke", reservation={**named, "block": "elsewhere"})
+    found = here.pools.survey(source_spec("gke"), away, "run-1").reservation
+    assert (found.usable, found.free, found.state) == (False, 0, "without block elsewhere")
+
+    full = {"resource": {"name": "b", "status": "READY", "count": 4, "inUseCount": 3}}
+    assert (read.reservation_block(whole, full).free, read.reservation_block(whole, full).usable) == (1, True)
+    going = read.reservation_block(whole, {"name": "b", "status": "INVALID", "count": 4})
+    assert (going.usable, going.state) == (False, "READY, its block b INVALID")

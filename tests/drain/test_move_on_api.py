@@ -183,7 +183,7 @@ def test_a_wave_that_did_harm_holds_the_next_start_too_until_it_is_mended(kube, 
     assert move(kube, DRAIN, OLD, NEW, "r1", fast_clock, lambda _: None).ok
 
 
-@pytest.mark.parametrize("at", ["wave 1 done", "wave 2 of 3 (1 nodes): cordoning", "wave 2 done"])
+@pytest.mark.parametrize("at", ["wave 1 done", "wave 2 of 3 (1 node): cordoning", "wave 2 done"])
 def test_a_move_that_was_killed_goes_on_where_it_stood(kube, pools, fast_clock, killed_when, at):
     pools.deployment("web", 6, budget={"maxUnavailable": 2})
     pools.until_ready(6)

@@ -54,6 +54,9 @@ class SimulatedGce:
         lustre_zone = place.zone if self.config.scenario.lustre.zone == "same" else place.other_zone
         known: dict[str, Callable[[], dict[str, Any]]] = {
             f"{compute}/zones/{place.zone}/reservations/{names.GKE_RESERVATION}": self._reservation,
+            f"{compute}/zones/{place.zone}/reservations/{names.GKE_RESERVATION}/reservationBlocks/{names.GKE_BLOCK}": (
+                self._block
+            ),
             f"{compute}/regions/{place.region}": self._region,
             f"{compute}/global/networks/{names.GKE_GVNIC_NETWORK}": lambda: {"name": names.GKE_GVNIC_NETWORK},
             f"{compute}/global/networks/{names.GKE_RDMA_NETWORK}": self._rdma_network,
@@ -88,6 +91,11 @@ class SimulatedGce:
                 },
             },
         }
+
+    def _block(self) -> dict[str, Any]:
+        total = self.capacity.total
+        counts = {"count": total, "inUseCount": total - self.capacity.free}
+        return {"resource": {"kind": "compute#reservationBlock", "name": names.GKE_BLOCK, "status": "READY", **counts}}
 
     def _region(self) -> dict[str, Any]:
         return {

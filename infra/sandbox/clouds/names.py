@@ -17,6 +17,7 @@ PLACEMENT_GROUP = "train-cluster"
 SOURCE_TEMPLATE = "gpu-old-template"
 
 GKE_RESERVATION = "train-h200"
+GKE_BLOCK = "train-h200-block-0001"  # the only one of it
 GKE_NETWORK = "train-vpc"
 GKE_SUBNETWORK = "train-nodes"
 GKE_POD_RANGE = "train-pods"
