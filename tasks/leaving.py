@@ -23,6 +23,7 @@ from tasks.rules.outcome import End
 from tasks.rules.sentences import allowed_by
 from tasks.rules.wording import and_more, plural
 from tasks.run import Done, Run, reopen
+from tasks.swap_stages import Stopped
 
 _FORCED = "forced"
 
@@ -57,7 +58,7 @@ def migrate(run: Run) -> Done:
     if swapping:
         try:
             swap.go_on(run, proof)
-        except swap.Stopped as stop:
+        except Stopped as stop:
             return Done(summary=stop.reason, state=StepState.HELD, data={**stop.data, "outcome": stop.outcome})
         before, old = swap_record.moved(run), swap_record.rest(run)
         if not old:
