@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from infra.probes.readers.nccl_scan import BEFORE, MESSAGE, Lines, Places, Scan
 
 M = TypeVar("M")
+N = TypeVar("N", np.int64, np.uint64)
 Rows = NDArray[np.uint64]  # one byte string each, zeros where it is shorter
 
 TEXT = 128  # bytes; longer messages are no rows
 KEY = BEFORE  # bytes; longer keys are none either
-_SLOTS = 18  # bits
+_SMALL = 512  # rows with which a table begins: most logs are short, and fresh memory costs more than reading them
 _KEPT = np.tri(TEXT + 1, TEXT, -1, dtype=np.uint8) * np.uint8(255)
 # By how many bytes are kept: the first ones of a message (and a free word behind it), the last ones of a key.
 _FIRST = np.pad(_KEPT, ((0, 0), (0, 8))).view(np.uint64)
@@ -30,12 +31,13 @@ class Table:
     whole of it, so none is ever taken for another. Of two rows with one slot the later is remembered.
     """
 
-    def __init__(self, words: int, room: int) -> None:
+    def __init__(self, words: int, most: int) -> None:
         random = Random(words)  # noqa: S311 - any fixed odd numbers do
         self._factors = np.array([random.getrandbits(64) | 1 for _ in range(words)], dtype=np.uint64)
-        self._rows = np.zeros((room, words), dtype=np.uint64)
-        self._slots = np.zeros(1 << _SLOTS, dtype=np.int32)
+        self._most = most
+        self._rows = np.zeros((0, words), dtype=np.uint64)
         self.size = 0
+        self._hold(min(most, _SMALL))
 
     def find(self, rows: Rows) -> Places:
         """The number of each row, -1 where it is not known."""
@@ -46,6 +48,8 @@ class Table:
     def add(self, rows: Rows) -> None:
         """Give the rows the next numbers, as long as there is room."""
         rows = rows[: self.room]
+        if self.size + len(rows) > len(self._rows):
+            self._hold(min(self._most, 4 * (self.size + len(rows))))
         numbers = np.arange(self.size, self.size + len(rows))
         self._rows[numbers] = rows
         self._slots[self._slot(rows)] = numbers
@@ -53,7 +57,8 @@ class Table:
 
     @property
     def room(self) -> int:
-        return len(self._rows) - self.size
+        """How many more rows can be added."""
+        return self._most - self.size
 
     def clear(self) -> None:
         self._slots[:] = 0
@@ -63,8 +68,18 @@ class Table:
         """Where each distinct row stands first; of two with the same slot only one."""
         return np.sort(np.unique(self._slot(rows), return_index=True)[1])
 
+    def _hold(self, room: int) -> None:
+        """Make place for so many rows, with four slots for each."""
+        known = self._rows[: self.size]
+        self._rows = np.zeros((room, self._factors.size), dtype=np.uint64)
+        self._rows[: self.size] = known
+        bits = (4 * room - 1).bit_length()
+        self._shift = np.uint64(64 - bits)
+        self._slots = np.zeros(1 << bits, dtype=np.int32)
+        self._slots[self._slot(known)] = np.arange(self.size)
+
     def _slot(self, rows: Rows) -> Rows:
-        slots: Rows = np.einsum("ij,j->i", rows, self._factors) >> np.uint64(64 - _SLOTS)
+        slots: Rows = np.einsum("ij,j->i", rows, self._factors) >> self._shift
         return slots
 
 
@@ -73,7 +88,7 @@ class Repeats(Generic[M]):
 
     def __init__(self, room: int) -> None:
         self._table = Table(TEXT // 8 + 1, room)
-        self._counts = np.zeros(room, dtype=np.int64)
+        self._counts = np.zeros(0, dtype=np.int64)
         self._meanings: list[M] = []
 
     def count(self, rows: Rows, able: NDArray[np.bool_]) -> Places:
@@ -87,6 +102,7 @@ class Repeats(Generic[M]):
         """Remember what rows mean, as long as there is room."""
         self._meanings += meanings[: self._table.room]
         self._table.add(rows)
+        self._counts = grown(self._counts, self._table.size)
 
     @property
     def full(self) -> bool:
@@ -99,6 +115,13 @@ class Repeats(Generic[M]):
         self._counts[:] = 0
         self._meanings.clear()
         self._table.clear()
+
+
+def grown(values: NDArray[N], size: int) -> NDArray[N]:
+    """The same array, or a longer one with zeros behind, that holds `size` values."""
+    if size <= values.size:
+        return values
+    return np.concatenate([values, np.zeros(2 * size - values.size, dtype=values.dtype)])
 
 
 def key_rows(scan: Scan, lines: Lines) -> tuple[Rows, Places]:

@@ -7,7 +7,7 @@ import numpy as np
 from infra.probes.readers.nccl_prefix import parse_head
 from infra.probes.readers.nccl_scan import Lines, Places, Scan
 from infra.probes.readers.nccl_state import MAX_RANKS, RankState, ThreadState
-from infra.probes.readers.nccl_table import KEY, Rows, Table, key_rows
+from infra.probes.readers.nccl_table import KEY, Rows, Table, grown, key_rows
 
 _MEMO = 65_536
 
@@ -24,7 +24,7 @@ class Threads:
         self._by_pid: dict[tuple[str, int | None], RankState] = {}
         self._by_key: dict[bytes, ThreadState | None] = {}
         self._table = Table(KEY // 8, 2 * _MEMO)
-        self._rank_numbers = np.zeros(2 * _MEMO, dtype=np.uint64)
+        self._rank_numbers = np.zeros(1, dtype=np.uint64)
         self.known: list[ThreadState | None] = []  # by the number that `find` gives
 
     def find(self, data: bytes, scan: Scan, lines: Lines) -> Places:
@@ -59,6 +59,7 @@ class Threads:
         begin = self._table.size
         self._table.add(rows)
         del self.known[self._table.size :]
+        self._rank_numbers = grown(self._rank_numbers, self._table.size)
         for number, thread in enumerate(self.known[begin:], begin):
             self._rank_numbers[number] = (thread.rank if thread else self.anonymous).number
 
