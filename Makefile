@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 
 .PHONY: help demo test lint types contracts bench setup test-kill test-faults test-fuzz test-statistics \
-	test-payloads control-plane test-real test-real-all karpenter clean
+	test-payloads control-plane operators test-real test-real-all karpenter clean
 
 help:
 	@echo "make demo               a migration refused, the same one passing: simulated, on loopback (CLOUD=gke, KEEP=1)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-statistics    how often the step-time interval misses the truth, by simulation"
 	@echo "make test-payloads      the probe payloads for real: torch under gloo, fio (installs the payloads extra)"
 	@echo "make test-real          the same behaviour on a real control plane, 1.36 (Go, or KUBEBUILDER_ASSETS)"
+	@echo "make operators          build JobSet, LeaderWorkerSet and the MPI operator for test-real-all (Go)"
 	@echo "make test-real-all      on 1.36 and 1.34, with whole migrations and kill -9 at every boundary"
 
 demo: $(STAMP)
@@ -70,6 +71,10 @@ bench: $(STAMP)
 # Optional peer of `make bench` on the real control plane; once, into the cache.
 karpenter: $(STAMP)
 	PYTHONPATH=. $(BIN)/python tests/bench/karpenter/build.py
+
+# Real operators for tests/real/test_operators.py; once, into the cache.
+operators: $(STAMP)
+	PYTHONPATH=. $(BIN)/python tests/real/binaries/build_operators.py $(OPERATORS)
 
 KILLS ?= 24
 DRAIN_KILLS ?= 60
