@@ -22,8 +22,8 @@ from infra.kube import api
 from infra.kube.api import APPLY_PATCH, Kube
 from infra.model.spec import Cluster
 from infra.sandbox import real, run, scenario
-from tests.migration.killing import leashed
 from tests.migration.servers import prefect_server
+from tests.processes import leashed
 
 ROOT = Path(__file__).parents[2]
 QUICK: dict[str, Any] = {

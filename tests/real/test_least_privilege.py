@@ -19,7 +19,7 @@ from infra.kube import access, plugins, read, records
 from infra.kube.api import Kube
 from infra.model.gangs import GANG_KINDS
 from infra.model.record import Step
-from tests.migration.killing import leashed
+from tests.processes import leashed
 
 ROOT = Path(__file__).parents[2]
 SERVED = {"", "apps", "batch", "policy", "storage.k8s.io", "resource.k8s.io", "coordination.k8s.io"}
