@@ -20,9 +20,10 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
 from tasks.rules import bandwidth
 from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
-from tasks.rules.reading_verdict import Answer, announced_sizes, answer_log, answer_tests, sweep_of_test
+from tasks.rules.reading_verdict import Answer, announced_sizes, answer_log, answer_tests, bad_end, sweep_of_test
 from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
+from tasks.rules.wording import plural
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}
 _LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
@@ -112,6 +113,7 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
             proof = None  # it was not asked for, so nothing of it is missing
     figures = _bandwidth(reading, fabric, nodes)
     answers += [_settled(answer, figures) for answer in _answers(reading)]
+    answers += _beside(reading)
     verdicts += figures
     return _result(reading.kind, answers, verdicts, None, proof)
 
@@ -131,14 +133,31 @@ def _unknown(reading: Reading) -> tuple[Finding, ...]:
 
 
 def _answers(reading: Reading) -> list[Answer]:
-    if reading.payload is not None:
-        if reading.kind is Kind.TRAIN_STEP:
-            return [answer_steps(reading.payload)]
-        if reading.kind is Kind.DEVICES:
-            return [answer_devices(reading.payload)]
-        if reading.kind is Kind.ALL_REDUCE:
-            return [answer_sweep(reading.payload)]
-    return [answer_tests(reading.tests)] if reading.tests is not None else []
+    """Of everything that the output holds: a good run excuses no other in its file."""
+    found = [answer_tests(reading.tests)] if reading.tests is not None else []
+    if reading.payload is not None and (answer := _OF_PAYLOAD.get(reading.kind)):
+        found.append(answer(reading.payload))
+    return found
+
+
+_OF_PAYLOAD = {Kind.TRAIN_STEP: answer_steps, Kind.DEVICES: answer_devices, Kind.ALL_REDUCE: answer_sweep}
+
+
+def _beside(reading: Reading) -> list[Answer]:
+    """What stands in the output besides that which gave it its kind: a bad end, and reports that are not judged."""
+    found: list[Answer] = []
+    if said := bad_end(reading):
+        found.append(Answer(verdict="failed" if said.level is Level.BLOCK else "suspicious", findings=(said,)))
+    if reading.payload is not None and reading.payload.devices and reading.kind is not Kind.DEVICES:
+        said = Finding(
+            level=Level.WARN,
+            code="not-judged",
+            object=plural(len(reading.payload.devices), "device report"),
+            observed=f"stands in the same output as {reading.kind.value}",
+            remedy="Give the device reports alone",
+        )
+        found.append(Answer(findings=(said,)))
+    return found
 
 
 def _settled(answer: Answer, figures: list[Verdict]) -> Answer:
@@ -178,6 +197,7 @@ def _says_something(proof: Proof) -> bool:
 
 def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
     """The verdicts on figures; none without figures."""
+    tables: list[list[Verdict]] = []
     if reading.payload is not None and reading.kind is Kind.ALL_REDUCE:
         starts = reading.payload.starts.get("all-reduce", ())
         if len(starts) != 1:
@@ -186,10 +206,12 @@ def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> li
         sizes = starts[0].get("sizes", [])
         if not isinstance(sizes, list) or not all(map(whole, (*sizes, starts[0].get("rounds", 1)))):
             return [_unmeasured(bandwidth.FLOOR, "the start line announces sizes or rounds that are no numbers")]
-        return _judge_sweep(sweep, tuple(sizes) or tuple({r.size_bytes for r in sweep.rows}), fabric, nodes)
-    if reading.tests is None or reading.kind is not Kind.NCCL_TESTS:
-        return []
-    return _worst_of_each([_figures_of(test, fabric, nodes) for test in reading.tests.tests])
+        if not sizes:
+            return [_unmeasured(bandwidth.FLOOR, "the start line announces no sizes")]
+        tables.append(_judge_sweep(sweep, tuple(sizes), fabric, nodes))
+    if reading.tests is not None and reading.kind in {Kind.NCCL_TESTS, Kind.ALL_REDUCE}:
+        tables += [_figures_of(test, fabric, nodes) for test in reading.tests.tests]
+    return _worst_of_each(tables)
 
 
 def _worst_of_each(tables: list[list[Verdict]]) -> list[Verdict]:

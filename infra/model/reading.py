@@ -307,12 +307,13 @@ class ToolReading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """Everything found in one output."""
+    """Everything found in one output. `ended_badly`: what says that a program in it did not end well."""
 
     kind: Kind
     nccl: NcclLog | None = None
     tests: NcclTests | None = None
     payload: PayloadEvents | None = None
     tool: ToolReading | None = None
+    ended_badly: tuple[str, ...] = ()
     bytes: int = 0
     head: builtins.bytes = b""  # the first bytes of an output that nobody knows

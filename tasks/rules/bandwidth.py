@@ -174,6 +174,7 @@ def unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> s
         lambda: "" if sweep.complete else "the output has no end: it was cut, or the run did not finish",
         lambda: "which collective it measured is not shown" if sweep.collective == UNNAMED else "",
         lambda: _world(sweep, expected),
+        lambda: _beyond(sweep),
         lambda: _missing(sweep, expected.rounds, sorted({*expected.sizes, *extra})),
         lambda: _unchecked(sweep),
     )
@@ -187,6 +188,12 @@ def _world(sweep: Sweep, expected: Expected) -> str:
     if sweep.hosts != expected.nodes:
         return f"the run says {sweep.hosts or 'no'} hosts, expected {expected.nodes}"
     return ""
+
+
+def _beyond(sweep: Sweep) -> str:
+    """Rows of a round that was not announced are another run's."""
+    last = max((row.round for row in sweep.rows), default=0)
+    return f"rows of round {last}, where {sweep.rounds} rounds were announced" if last >= sweep.rounds else ""
 
 
 def _missing(sweep: Sweep, rounds: int, sizes: Sequence[int]) -> str:

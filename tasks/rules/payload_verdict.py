@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from infra.model.measurement import steps_of
+from infra.model.measurement import steps_of, sweep_of
 from infra.model.reading import PayloadEvents
 from infra.model.verdict import Finding, Level
 from tasks.rules.reading_verdict import Answer
@@ -23,10 +23,11 @@ def ended(payload: PayloadEvents) -> bool:
 
 def answer_sweep(payload: PayloadEvents) -> Answer:
     """The all-reduce payload."""
-    rows = [r for r in payload.rows if isinstance(r.get("busbw_gb_s"), int | float)]
-    peak = max(rows, key=lambda r: float(r["busbw_gb_s"]), default=None)
-    wrong = [r.get("wrong") for r in payload.rows]
     start: Mapping[str, Any] = next(iter(payload.starts.get("all-reduce", ())), {})
+    sweep = sweep_of(start, payload.rows, complete=ended(payload))
+    peak = max(sweep.rows, key=lambda r: r.busbw_gb_s, default=None)
+    wrong = [r.get("wrong") for r in payload.rows]
+    whole = sweep.complete and len(sweep.rows) == len(payload.rows) and all(r.wrong is not None for r in sweep.rows)
     fields: dict[str, Any] = {
         "op": "all_reduce",
         "ranks": start.get("ranks"),
@@ -34,10 +35,10 @@ def answer_sweep(payload: PayloadEvents) -> Answer:
         "nccl_version": start.get("nccl"),
         "rounds": start.get("rounds"),
         "rows": len(payload.rows),
-        "peak_busbw": peak["busbw_gb_s"] if peak else None,
-        "peak_size_bytes": peak.get("size_bytes") if peak else None,
+        "peak_busbw": peak.busbw_gb_s if peak else None,
+        "peak_size_bytes": peak.size_bytes if peak else None,
         "wrong": sum(w for w in wrong if isinstance(w, int)) if any(isinstance(w, int) for w in wrong) else None,
-        "complete": ended(payload),
+        "complete": sweep.complete,
         "counter_nodes": sorted({str(c.get("node")) for c in payload.counters}),
     }
     findings = _ends(payload)
@@ -53,7 +54,7 @@ def answer_sweep(payload: PayloadEvents) -> Answer:
                 remedy="Do not run anything on these nodes; localise the node first",
             ),
         )
-    verdict = "failed" if findings else ("healthy" if fields["complete"] and rows else "undetermined")
+    verdict = "failed" if findings else ("healthy" if whole and sweep.rows else "undetermined")
     return Answer(fields=fields, verdict=verdict, findings=findings)
 
 

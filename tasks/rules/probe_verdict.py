@@ -15,7 +15,7 @@ from infra.probes.readers.lnet import LnetSight
 from tasks.rules import bandwidth, hardware, lustre_path
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
-from tasks.rules.reading_verdict import answer_tests, sweep_of_test
+from tasks.rules.reading_verdict import answer_tests, bad_end, sweep_of_test
 from tasks.rules.transport import Transport
 from tasks.rules.transport_proof import Expected, prove
 
@@ -114,6 +114,8 @@ def _said_by_tests(reading: Reading) -> tuple[Verdict, ...]:
     if reading.tests is None:
         return ()
     check = "the program's own output"
+    if (end := bad_end(reading)) and end.level is Level.BLOCK:
+        return (Verdict(check=check, outcome=Outcome.FAIL, reason=end.wording(), findings=(end,)),)
     named = {sweep_of_test(test).collective for test in reading.tests.tests}
     said = answer_tests(reading.tests)
     blocked = said.verdict == "failed" or any(f.level is Level.BLOCK for f in said.findings)

@@ -12,9 +12,9 @@ from math import isclose, isfinite
 from typing import Any
 
 from infra.model.measurement import Sweep
-from infra.model.reading import BandwidthTest, NcclLog, NcclTests, Row
+from infra.model.reading import BandwidthTest, NcclLog, NcclTests, Reading, Row
 from infra.model.verdict import Finding, Level
-from tasks.rules.bandwidth import UNNAMED
+from tasks.rules.bandwidth import SMALLEST_JUDGED, UNNAMED
 from tasks.rules.transport import Transport
 
 # nccl-tests' names -> the names of the fabric table
@@ -97,6 +97,22 @@ def answer_log(log: NcclLog, transport: Transport) -> Answer:
         "nics": list(dict.fromkeys(str(w.facts["nic"]) for w in log.warnings if "nic" in w.facts)),
     }
     return Answer(fields=fields, verdict=transport.verdict, findings=transport.findings)
+
+
+def bad_end(reading: Reading) -> Finding | None:
+    """What the output says of a program that did not end by itself. A traceback alone may be of a caught error."""
+    said = sorted(reading.ended_badly, key=lambda text: text.startswith("Traceback"))
+    if not said:
+        return None
+    certain = not said[0].startswith("Traceback")
+    return Finding(
+        level=Level.BLOCK if certain else Level.WARN,
+        code="ended-badly" if certain else "traceback",
+        object="job",
+        observed=f'the output says "{said[0]}"',
+        expected="a program that ends by itself",
+        remedy="Read what the process that ended first says before this line",
+    )
 
 
 def answer_tests(tests: NcclTests) -> Answer:
@@ -267,6 +283,21 @@ def _collapse(rows: Sequence[Row]) -> bool:
     return any(r.size_bytes > peak.size_bytes and (r.busbw_gb_s or 0.0) < limit for r in rows)
 
 
+def _in_place_behind(rows: Sequence[Row]) -> Row | None:
+    """The first large size at which the half in place reaches less than half of the other."""
+    return next(
+        (
+            r
+            for r in rows
+            if r.size_bytes >= SMALLEST_JUDGED
+            and r.busbw_gb_s is not None
+            and r.busbw_in_place_gb_s is not None
+            and r.busbw_in_place_gb_s < COLLAPSE * r.busbw_gb_s
+        ),
+        None,
+    )
+
+
 def _multinode(test: BandwidthTest, hosts: int | None, *, independent: bool | None) -> bool | None:
     if independent or test.ranks == 1:
         return False
@@ -326,6 +357,18 @@ def _test_findings(test: BandwidthTest, *, independent: bool | None, corruption:
                 remedy="Look for drops and retransmits on the fabric; try the pair of nodes alone",
             )
         )
+    if behind := _in_place_behind(test.rows):
+        found.append(
+            Finding(
+                level=Level.WARN,
+                code="in-place-behind",
+                object="nccl-tests",
+                observed=f"{behind.busbw_in_place_gb_s:g} GB/s in place and {behind.busbw_gb_s:g} GB/s out of place at "
+                f"{behind.size_bytes} bytes",
+                expected="about the same: the same bytes cross the same wire",
+                remedy="Run it again; if they differ again, look for what else used the network meanwhile",
+            )
+        )
     if test.reduced_max_bytes:
         found.append(
             Finding(
@@ -344,7 +387,7 @@ def _test_verdict(test: BandwidthTest, findings: tuple[Finding, ...], *, multino
         return "failed"
     if "single-rank-runs" in codes:
         return "invalid"
-    if "bandwidth-collapse" in codes:
+    if codes & {"bandwidth-collapse", "in-place-behind"}:
         return "suspicious"
     if multinode is False and test.complete:
         return "not-applicable"

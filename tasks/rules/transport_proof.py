@@ -72,7 +72,7 @@ def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None
     contradictions = (*_contradictions(transport, counted.findings), *_other_network(log, expected.fabric))
     contradictions += gdr_denied(log)
     findings = (*transport.findings, *counted.findings, *contradictions)
-    missing = (*_missing(log, transport, expected), *counted.missing)
+    missing = (*_missing(log, transport, expected), *counted.missing, *_of_another(payload))
     if transport.verdict in _FAILING or any(f.level is Level.BLOCK for f in counted.findings):
         outcome = Outcome.FAIL
     elif missing or contradictions or transport.verdict != "healthy":
@@ -101,6 +101,22 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
     lacks += _missing_devices(log, expected.fabric)
     lacks += _missing_ranks(log, expected)
     return tuple(dict.fromkeys(lacks))
+
+
+def _of_another(payload: PayloadEvents | None) -> Iterable[str]:
+    """What a payload says of its own run that does not fit the log beside it."""
+    if payload is None:
+        return
+    start: Mapping[str, Any] = next(iter(payload.starts.get("all-reduce", ())), {})
+    if (backend := start.get("backend", "nccl")) != "nccl":
+        yield f"a run over NCCL (the program measured {backend})"
+    if not payload.counters and payload.rows:
+        yield "byte counters of every node, which the program prints"
+    if not all(_is_count(row.get("size_bytes")) and _is_count(row.get("iters")) for row in payload.rows):
+        yield "size and iterations of every row"
+    nodes, counted = start.get("nodes"), sorted({str(c.get("node")) for c in payload.counters})
+    if isinstance(nodes, list) and sorted(map(str, nodes)) != counted:
+        yield f"counters of the nodes on which it ran ({and_more(counted, 4) or 'none'})"
 
 
 def _missing_hosts(log: NcclLog, expected: Expected) -> Iterable[str]:

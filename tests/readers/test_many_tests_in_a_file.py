@@ -19,6 +19,7 @@ from tasks.rules.probe_verdict import Setting, answer_nccl_tests
 
 CLASSIC = Table(markers=False)  # before nccl-tests 2.16.3: no line names the collective
 GOOD = write_table(Table())
+PAYLOAD = write(Job(gpus=8, channels=2, rounds=2, nics=32))
 ABORTED = b"".join(GOOD.partition(b"# Using devices\n")[:2]) + b"node-2: Test NCCL failure common.cu:1005 'unhandled'\n"
 
 
@@ -68,7 +69,7 @@ def test_good_tables_pass_together() -> None:
 
 
 @pytest.mark.parametrize("bad", [document(busbw=3.0), document(wrong=77)], ids=["slow", "wrong"])
-def test_every_json_document_of_a_file_is_judged(bad: dict[str, Any]) -> None:
+def test_every_json_document_of_a_file_is_read(bad: dict[str, Any]) -> None:
     assert read(as_json(document(), bad)).outcome is Outcome.FAIL
     assert read(as_json(bad, document())).outcome is Outcome.FAIL
 
@@ -78,22 +79,50 @@ def test_what_follows_a_json_document_and_is_none_makes_it_incomplete(rest: byte
     assert read(as_json(document()) + b"\n" + rest).outcome is Outcome.UNMEASURED
 
 
+@pytest.mark.parametrize("bad", [document(9.6), document(wrong=77), document() | {"errors": "unhandled system error"}])
+@pytest.mark.parametrize("good", [GOOD, PAYLOAD], ids=["table", "payload"])
+def test_a_bad_json_document_beside_another_good_run_fails(good: bytes, bad: dict[str, Any]) -> None:
+    assert read(good).outcome is Outcome.PASS
+    assert read(good + as_json(bad) + b"\n").outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("bad", [Table(wrong=7), Table(factor=0.02)], ids=["wrong", "slow"])
+def test_a_bad_table_beside_our_own_good_sweep_fails(bad: Table) -> None:
+    assert read(PAYLOAD + write_table(bad)).outcome is Outcome.FAIL
+
+
+def test_a_device_report_beside_a_sweep_is_said_not_to_be_read() -> None:
+    found = read(PAYLOAD + b'{"poolshift":"device","node":"node-1","ok":true,"gpus":{"count":1}}\n')
+    assert found.outcome is Outcome.UNMEASURED
+    assert any(f.code == "not-judged" and "device report" in f.object for f in found.findings)
+
+
+@pytest.mark.parametrize("errors", ["unhandled system error", {"0": "unhandled"}, 3, ["Test NCCL failure"]])
+def test_errors_of_a_json_document_count_in_whatever_form(errors: object) -> None:
+    assert read(as_json(document() | {"errors": errors})).outcome is Outcome.FAIL
+
+
 @pytest.mark.parametrize(
-    "line",
+    "change",
     [
-        "mpirun noticed that process rank 3 with PID 0 on node node-2 exited on signal 11 (Segmentation fault).",
-        "prterun noticed that process rank 3 with PID 7 on node node-2 exited on signal 9 (Killed).",
-        "mpirun detected that one or more processes exited with non-zero status, thus causing the job to end",
-        "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
-        "srun: error: node-2: task 9: Segmentation fault (core dumped)",
-        "slurmstepd: error: *** STEP 7.0 ON node-1 CANCELLED AT 2026-03-13T22:26:02 DUE TO TIME LIMIT ***",
-        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        {"end_time": None},
+        {"end_time": ""},
+        {"out_of_bounds": {"count": 0, "okay": "unchecked"}},
+        {"out_of_bounds": None},
+        {"results": [*document()["results"], "Test failure"]},
     ],
+    ids=["no end", "empty end", "unchecked", "no bounds", "a row that is none"],
 )
-def test_a_process_that_did_not_end_well_fails_a_good_table(line: str) -> None:
-    found = read(GOOD + line.encode() + b"\n")
-    assert found.outcome is Outcome.FAIL
-    assert any(f.code == "test-failed" and f.remedy for f in found.findings)
+def test_a_json_document_that_lacks_its_end_or_its_check_is_unmeasured(change: dict[str, Any]) -> None:
+    assert read(as_json(document() | change)).outcome is Outcome.UNMEASURED
+
+
+def test_a_run_far_slower_in_place_than_out_of_place_is_doubted() -> None:
+    slow = document()
+    slow["results"][0] = slow["results"][0] | {"in_place": {"time": 8e6, "alg_bw": 1.07, "bus_bw": 2.0, "nwrong": 0}}
+    found = read(as_json(slow))
+    assert found.outcome is Outcome.UNMEASURED
+    assert any(f.code == "in-place-behind" for f in found.findings)
 
 
 def test_an_all_reduce_without_its_name_is_known_by_its_arithmetic() -> None:

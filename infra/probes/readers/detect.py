@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from infra.model.reading import Kind, NcclLog, NcclTests, PayloadEvents, Reading, ToolReading
+from infra.probes.readers.ends import EndsReader
 from infra.probes.readers.lines import blocks
 from infra.probes.readers.nccl_log import NcclLogReader
 from infra.probes.readers.nccl_tests import NcclTestsReader
+from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.payload import PayloadReader
 from infra.probes.readers.tools import not_readable, read_tool
 
@@ -16,7 +18,7 @@ SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing
 
 def read(stream: BinaryIO) -> Reading:
     """Read whatever it is. An output that nobody knows gives kind `unknown`, never an exception."""
-    log, tests, payload = NcclLogReader(), NcclTestsReader(), PayloadReader()
+    log, tests, payload, ends = NcclLogReader(), NcclTestsReader(), PayloadReader(), EndsReader()
     kept: list[bytes] | None = []
     size = 0
     for block in blocks(stream):
@@ -24,6 +26,7 @@ def read(stream: BinaryIO) -> Reading:
         try:
             foreign = log.feed(block.data, torn=block.torn)
             tests.feed(block.data, foreign)
+            ends.feed(foreign)
             payload.feed(block.data)
         except Exception as error:  # noqa: BLE001 - no part of what broke its reader counts, and the answer says so
             return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size, head=block.data[:4096])
@@ -42,19 +45,37 @@ def read(stream: BinaryIO) -> Reading:
     tool: ToolReading | None = None
     if kept is not None and kind in {Kind.UNKNOWN, Kind.NCCL_LOG}:
         text = b"".join(kept).decode("utf-8", "replace")
-        tool = read_tool(text, nccl_lines=log.prefixed + (sum(nccl.net_channels.values()) if nccl else 0))
+        # A document that tells of NCCL's errors is no log, though it is all that the log's reader understood of it.
+        tool = read_nccl_tests_json(text) if text.lstrip().startswith("{") else None
+        if tool is None:
+            tool = read_tool(text, nccl_lines=log.prefixed + (sum(nccl.net_channels.values()) if nccl else 0))
         if tool is not None:
             nccl, kind = None, tool.kind
-    json_tests = tool.tests if tool is not None else None
+    if tool is not None and tool.tests is not None:
+        found, tool = tool.tests, None
+    elif tool is None and kept is not None and kind not in {Kind.UNKNOWN, Kind.NCCL_LOG}:
+        found = _with_documents(found, b"".join(kept))
     return Reading(
         kind=kind,
         nccl=nccl,
-        tests=json_tests or found,
+        tests=found,
         payload=events,
-        tool=None if json_tests else tool,
+        tool=tool,
+        ended_badly=tuple(ends.found),
         bytes=size,
         head=kept[0][:4096] if kind is Kind.UNKNOWN and kept else b"",
     )
+
+
+def _with_documents(found: NcclTests | None, data: bytes) -> NcclTests | None:
+    """The tables of a text, and nccl-tests' JSON documents that stand in the same output."""
+    if b'"results"' not in data:
+        return found
+    start = data.rfind(b"\n{", 0, data.index(b'"results"')) + 1
+    beside = read_nccl_tests_json(data[start:].decode("utf-8", "replace"))
+    if beside is None or beside.tests is None:
+        return found
+    return NcclTests(tests=(found.tests if found else ()) + beside.tests.tests)
 
 
 def _kind(nccl: NcclLog | None, tests: NcclTests | None, payload: PayloadEvents | None) -> Kind:

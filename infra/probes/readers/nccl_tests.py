@@ -13,25 +13,9 @@ from infra.probes.readers.nccl_prefix import HEAD
 from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE, number, parse_lookalike, parse_row, unpacked_version
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
-# What launchers (Open MPI, PRRTE, Slurm, Hydra) say when a process did not end well, whatever the table shows.
-_LAUNCHER_WORDS = (
-    b"exited on signal",
-    b"non-zero",
-    b"MPI_ABORT was",
-    b"srun: error",
-    b"slurmstepd: error",
-    b"BAD TERM",
-)
-_LAUNCHER = re.compile(
-    r"(?:mpirun|mpiexec|prterun|orterun|prun)\b.* (?:exited on signal|non-zero).*|MPI_ABORT was invoked.*|"
-    r"srun: error: \S+: tasks? .*|slurmstepd: error: (?:\*\*\*|Detected) .*|BAD TERMINATION OF ONE OF YOUR .*"
-)
 _MARKS = re.compile(
     rb"#|nThread |[Rr]ank +\d+ +(?:Group +\d+ +)?Pid |busbw|Out of bounds values|Avg bus bandwidth|_perf\b|"
-    rb"Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version |\d\s+\d+\s+"
-    + ELEMENT_TYPE
-    + rb"\s|"
-    + b"|".join(_LAUNCHER_WORDS)
+    rb"Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version |\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"
 )
 _FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
 _ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + ELEMENT_TYPE + rb")\s+(.*)$")
@@ -116,7 +100,6 @@ class NcclTestsReader:
     def __init__(self) -> None:
         self.seen = 0
         self.tests: list[_Test] = [_Test()]
-        self.launcher: list[str] = []
         self.pending_op: str | None = None
         self.version: str | None = None
         self.nccl_version: str | None = None
@@ -131,7 +114,7 @@ class NcclTestsReader:
         self.seen += len(data)
         current = self.tests[-1]
         table_open = bool(current.headers or current.rows) and not current.ended
-        said = any(word in foreign for word in (b" failure", b"Out of bounds", *_LAUNCHER_WORDS))
+        said = any(word in foreign for word in (b" failure", b"Out of bounds"))
         if not (excerpt or table_open or b"#" in data or said):
             return
         if current.format == "not-nccl-tests" or (excerpt and _FOREIGN.search(data)):
@@ -182,9 +165,6 @@ class NcclTestsReader:
         error = _ERROR.search(text)
         if error and len(self.tests[-1].errors) < 32:
             self.tests[-1].errors.append(error.group()[:300])
-        ended = _LAUNCHER.search(text)
-        if ended and len(self.launcher) < 32:
-            self.launcher.append(ended.group()[:300])
         version = _NCCL_VERSION.search(text)
         if version:
             self.nccl_version = self.nccl_version or version[1]
@@ -318,7 +298,5 @@ class NcclTestsReader:
         tests = [t for t in self.tests if t.rows or t.closed or t.headers or t.errors or t.captions or t.torn_rows]
         if not tests:
             return None
-        # Which test a process belonged to is not said. Beside no test at all it is another program's end.
-        tests[-1].errors.extend(e for e in self.launcher if e not in tests[-1].errors)
         nccl = self.nccl_version or self.packed_version
         return NcclTests(tests=tuple(t.freeze(self.version, nccl) for t in tests))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from infra.model.measurement import LARGEST, whole
@@ -71,6 +72,8 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
     raw = [r for r in results if isinstance(r, Mapping)] if isinstance(results, list) else []
     rows = [row for r in raw if (row := _row(r)) is not None]
     bounds, average = document.get("out_of_bounds"), document.get("average_bus_bandwidth")
+    if not _status(bounds):  # "unchecked", or nothing: whatever the rows count, nobody compared
+        rows = [replace(row, wrong=None, wrong_in_place=None) if not row.wrong else row for row in rows]
     devices = [d for entry in _list(document, "devices") if (d := _device(entry)) is not None]
     ranks = {d.rank for d in devices}
     args = " ".join(str(a) for a in _list(document, "args"))
@@ -81,7 +84,7 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
     return BandwidthTest(
         op=op[1] if op else None,
         rows=tuple(rows),
-        torn_rows=len(raw) - len(rows),
+        torn_rows=(len(results) if isinstance(results, list) else 0) - len(rows),
         headers=1,
         devices=tuple(devices),
         ranks=len(ranks) if ranks == set(range(len(ranks))) and ranks else None,
@@ -90,10 +93,10 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
         out_of_bounds_status=_status(bounds),
         averages_gb_s=() if value is None else (value,),
         average_status=_status(average),
-        errors=tuple(str(e)[:300] for e in _list(document, "errors")),
+        errors=_errors(document.get("errors")),
         version=str(document["version"]) if "version" in document else None,
         nccl_version=_nccl_version(document.get("nccl_version")),
-        complete=intact and "end_time" in document and value is not None,
+        complete=intact and bool(document.get("end_time")) and value is not None,
     )
 
 
@@ -159,6 +162,13 @@ def _status(raw: Any) -> tuple[str, ...]:
     """The booleans are strings: "true", "false", "unchecked"."""
     okay = str(raw.get("okay")).lower() if isinstance(raw, Mapping) else ""
     return ("OK",) if okay == "true" else (("FAILED",) if okay == "false" else ())
+
+
+def _errors(raw: Any) -> tuple[str, ...]:
+    """What the document calls errors, in whatever form."""
+    if isinstance(raw, list):
+        return tuple(str(e)[:300] for e in raw)
+    return (str(raw)[:300],) if raw else ()
 
 
 def _list(document: Mapping[str, Any], key: str) -> list[Any]:

@@ -1,0 +1,66 @@
+"""What says that a program did not end well, whatever it printed before: the words of kernels, launchers, torchrun."""
+
+from __future__ import annotations
+
+import re
+
+MAX_ENDS = 16
+# One of these stands in every line that `_ENDED` takes; asked first, since most of a log has none.
+_WORDS = (
+    b" signal",
+    b"non-zero",
+    b"core dumped",
+    b"Segmentation fault",
+    b"Bus error",
+    b"Killed",
+    b"exit code ",
+    b"exitcode",
+    b"terminate called",
+    b"Fatal Python error",
+    b"ChildFailedError",
+    b"MPI_ABORT was",
+    b"srun: error",
+    b"slurmstepd: error",
+    b"BAD TERM",
+    b"lost communication",
+    b"terminated badly",
+    b"terminated normally, but",
+    b"Traceback (most",
+    b"CUDA error: ",
+    b"low on resource",
+    b"Heartbeat monitor timed out",
+    b"failed or timed out",
+)
+_ENDED = re.compile(
+    # Open MPI, PRRTE, Slurm, Hydra
+    rb"(?:mpirun|mpiexec|prterun|orterun|prun)\b.* (?:exited on signal|non-zero).*|MPI_ABORT was invoked.*|"
+    rb"srun: error: \S+: tasks? .*|slurmstepd: error: (?:\*\*\*|Detected) .*|BAD TERMINATION OF ONE OF YOUR .*|"
+    rb"Primary job +terminated normally, but .*|(?:ORTE|PRTE) has lost communication with .*|"
+    rb"one of the processes terminated badly.*|"
+    # the C library and its signal handlers, Python, the kernel, kubectl and the kubelet
+    rb"\*\*\* Process received signal \*\*\*|Caught signal \d+ .*|(?:Segmentation fault|Bus error)\b.*|"
+    rb"\w[\w ]* \(core dumped\).*|terminate called (?:after throwing|without an active).*|Fatal Python error: .*|"
+    rb"(?:^|[:\s])(?:OOM)?Killed\s*$|command terminated with (?:non-zero )?exit code [1-9]\d*|"
+    rb"The node was low on resource.*|"
+    # torch and the programs themselves; a traceback may be of something that was caught
+    rb"ChildFailedError\b.*|failed \(exitcode: -?[1-9]\d*\).*|Received (?:Signals\.SIGTERM|\d+) death signal.*|"
+    rb"Received signal (?:6|7|9|11|15)\b.*|Heartbeat monitor timed out.*|operations have failed or timed out.*|"
+    rb"CUDA error: .*|Traceback \(most recent call last\)",
+    re.M,
+)
+
+
+class EndsReader:
+    """Feed it lines that are not NCCL's own, then take `found`: what it said, each once, oldest first."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        """Read one block of whole lines."""
+        if len(self.found) >= MAX_ENDS or not any(word in data for word in _WORDS):
+            return
+        for match in _ENDED.finditer(data):
+            said = match.group().decode("utf-8", "replace").strip()[:300]
+            if said not in self.found and len(self.found) < MAX_ENDS:
+                self.found.append(said)

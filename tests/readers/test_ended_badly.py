@@ -1,0 +1,73 @@
+"""What a log says of a process that died counts, whatever good lines stand before it."""
+
+from __future__ import annotations
+
+import pytest
+from nccl_writer import Job, write
+from table_writer import Table, write_table
+
+from infra.model.verdict import Outcome
+from infra.probes.readers.lines import from_text
+from tasks.judge import JudgeResult, judge
+
+SWEEP = write(Job(gpus=8, channels=2, rounds=2))
+LOG = write(Job(gpus=8, channels=2, rounds=2, payload=False))
+TABLE = write_table(Table())
+ENDS = (
+    "mpirun noticed that process rank 3 with PID 0 on node node-2 exited on signal 11 (Segmentation fault).",
+    "prterun noticed that process rank 3 with PID 7 on node node-2 exited on signal 9 (Killed).",
+    "mpirun detected that one or more processes exited with non-zero status, thus causing the job to end",
+    "Primary job  terminated normally, but 1 process returned",
+    "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
+    "ORTE has lost communication with a remote daemon.",
+    "srun: error: node-2: task 9: Segmentation fault (core dumped)",
+    "slurmstepd: error: *** STEP 7.0 ON node-1 CANCELLED AT 2026-03-13T22:26:02 DUE TO TIME LIMIT ***",
+    "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+    "Segmentation fault (core dumped)",
+    "[node-1:7000] *** Process received signal ***",
+    "/entrypoint.sh: line 3:    77 Killed",
+    "Aborted (core dumped)",
+    "Bus error (core dumped)",
+    "terminate called after throwing an instance of 'c10::Error'",
+    "Fatal Python error: Segmentation fault",
+    "command terminated with exit code 137",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    "E0313 [default] failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python",
+    "[rank9]: Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
+    "The node was low on resource: memory. Threshold quantity: 100Mi, available: 10Mi.",
+    "CUDA error: an illegal memory access was encountered",
+)
+
+
+def read(data: bytes, machine: str = "p5en.48xlarge") -> JudgeResult:
+    return judge(from_text(data), machine_type=machine, nodes=2)
+
+
+def test_without_a_bad_end_all_three_are_well() -> None:
+    assert read(SWEEP).outcome is read(TABLE, "p5.48xlarge").outcome is Outcome.PASS
+    assert read(LOG).verdict == "healthy"
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_process_that_died_fails_a_table_a_sweep_and_a_log(line: str) -> None:
+    said = line.encode() + b"\n"
+    middle = SWEEP.replace(
+        b'{"poolshift":"all-reduce","event":"end"', said + b'{"poolshift":"all-reduce","event":"end"'
+    )
+    for found in (read(TABLE + said, "p5.48xlarge"), read(SWEEP + said), read(middle), read(LOG + said)):
+        assert (found.outcome, found.verdict) == (Outcome.FAIL, "failed")
+        assert any(f.remedy for f in found.findings)
+
+
+def test_a_traceback_alone_is_doubted_since_it_may_be_of_a_caught_error() -> None:
+    found = read(SWEEP + b"Traceback (most recent call last):\n")
+    assert found.outcome is Outcome.UNMEASURED
+    assert [f.code for f in found.findings] == ["traceback"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["INFO: no process was Killed today", "training ended with exit code 0", "handling signal dispositions", "nonzero"],
+)
+def test_words_of_everyday_are_no_bad_end(line: str) -> None:
+    assert read(SWEEP + line.encode() + b"\n").outcome is Outcome.PASS
