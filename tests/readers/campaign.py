@@ -1,6 +1,6 @@
 """Mutates good and bad outputs many times over: no crash, and no pass that the undamaged output does not give.
 
-python tests/readers/campaign.py 1000000
+python tests/readers/campaign.py 1000000 [FIRST]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import json
 import random
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from infra.model.verdict import Outcome
 from infra.probes.readers.lines import from_text
 from tasks.judge import judge
 
+PIECE = 2_500  # inputs
 SMALL = {"gpus": 2, "channels": 2, "rounds": 2, "sizes": (67108864,)}
 MACHINES = (None, "p5en.48xlarge", "a3-ultragpu-8g", "a2-highgpu-8g", "p4d.24xlarge")
 # A device list has no end mark: cut to the number that another machine has, it is that machine's whole list.
@@ -99,19 +101,25 @@ def run(inputs: int, *, seed: int = 0) -> Result:
     return result
 
 
-def main(inputs: int) -> int:
-    """Run in pieces of ten thousand, each with its own seed, and say after each how far it is."""
+def main(inputs: int, first: int = 0) -> int:
+    """Run in pieces, each with its own seed, on every core; say after each how far it is. `first`: go on from there."""
     done, failed = 0, 0
-    while done < inputs:
-        outcome = run(min(10_000, inputs - done), seed=done)
-        done += outcome.inputs
-        failed += len(outcome.failures)
-        for failure in outcome.failures[:20]:
-            sys.stdout.write(f"{failure}\n")
-        sys.stdout.write(f"{done} inputs, {failed} failures\n")
-        sys.stdout.flush()
+    seeds = range(first, first + inputs, PIECE)
+    with ProcessPoolExecutor() as pool:
+        for outcome in pool.map(piece, seeds, [min(PIECE, first + inputs - seed) for seed in seeds]):
+            done += outcome.inputs
+            failed += len(outcome.failures)
+            for failure in outcome.failures[:20]:
+                sys.stdout.write(f"{failure}\n")
+            sys.stdout.write(f"{done} inputs, {failed} failures\n")
+            sys.stdout.flush()
     return 1 if failed else 0
 
 
+def piece(seed: int, inputs: int) -> Result:
+    """One piece of a campaign."""
+    return run(inputs, seed=seed)
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
+    sys.exit(main(*map(int, sys.argv[1:] or ["10000"])))
