@@ -45,18 +45,23 @@ def run_mpijob(
     goes_on = there is not None and _goes_on(there, job)
     if there is not None and not goes_on:
         count(there["metadata"]["uid"], _span_minutes(there, kube.clock.now()))
-    if there is None or not goes_on:
-        _remove(kube, f"{path}/{name}", pods_path, name)
+    if not goes_on and (left := _remove(kube, f"{path}/{name}", pods_path, name)):
+        raise Conflict(
+            f"mpijob {namespace}/{name}",
+            f"what an earlier run has left does not go: {', '.join(left[:3])}",
+            expected="nothing of its name",
+            remedy=f"kubectl -n {namespace} get pods -l {JOB_LABEL}={name}",
+        )
     known: dict[str, Mapping[str, Any]] = {}
     uid = str(there["metadata"]["uid"]) if there is not None and goes_on else ""
     try:
         uid = uid or str(kube.request("POST", path, body=job)["metadata"]["uid"])
-        outputs, state, reason = _follow(kube, f"{path}/{name}", pods_path, name, probe, known)
+        outputs, state, reason = _follow(kube, f"{path}/{name}", pods_path, uid, probe, known)
     finally:
         pods = [*known.values()]
         with suppress(PoolshiftError):  # what ended it is the news
             count(uid, gpu_minutes(pods, kube.clock.now()))
-        left = _remove(kube, f"{path}/{name}", pods_path, name)
+        left = _remove(kube, f"{path}/{name}", pods_path, name, uid)
     on = {p["spec"].get("nodeName") for p in pods if p["metadata"]["labels"].get(ROLE_LABEL) == "worker"}
     if state is State.ENDED and on != {n.name for n in nodes}:
         state, reason = (
@@ -109,14 +114,18 @@ def _span_minutes(job: Mapping[str, Any], now: datetime) -> float:
 
 
 def _follow(
-    kube: Kube, path: str, pods_path: str, name: str, probe: Probe, pods: dict[str, Mapping[str, Any]]
+    kube: Kube, path: str, pods_path: str, uid: str, probe: Probe, pods: dict[str, Mapping[str, Any]]
 ) -> tuple[dict[str, bytes], State, str]:
-    """Outputs as last seen, and how it ended; fills in `pods`."""
+    """Outputs of this very MPIJob as last seen, and how it ended; fills in `pods`."""
     begin, limit = kube.clock.now(), probe.timeout_seconds + STARTUP_SECONDS
     outputs: dict[str, bytes] = {}
+    owners = {uid: True}
     while True:
         job = kube.get(path)
-        listed = list(kube.list(pods_path, {"labelSelector": f"{JOB_LABEL}={name}"}))
+        if job is not None and job["metadata"]["uid"] != uid:
+            job = None  # ours was deleted; this one only bears its name
+        labelled = kube.list(pods_path, {"labelSelector": f"{JOB_LABEL}={path.rpartition('/')[2]}"})
+        listed = [pod for pod in labelled if _is_of(kube, pod, owners)]
         pods |= {pod["metadata"]["name"]: pod for pod in listed}
         for pod in listed:
             text = _log(kube, f"{pods_path}/{pod['metadata']['name']}/log")
@@ -135,6 +144,26 @@ def _follow(
         kube.clock.sleep(POLL_SECONDS)
 
 
+def _is_of(kube: Kube, pod: Mapping[str, Any], owners: dict[str, bool]) -> bool:
+    """Is it the MPIJob's own, or of the Job that this has made for its launcher? A label can be worn by anybody.
+
+    `owners`: by UID, whether what it owns is the MPIJob's; filled in.
+    """
+    owner = _controller(pod)
+    if owner["uid"] not in owners and owner["kind"] == "Job":
+        meta = pod["metadata"]
+        launcher = kube.get(f"/apis/batch/v1/namespaces/{meta['namespace']}/jobs/{owner['name']}")
+        if launcher is not None and launcher["metadata"]["uid"] == owner["uid"]:
+            owners[owner["uid"]] = owners.get(_controller(launcher)["uid"], False)
+    return owners.get(owner["uid"], False)
+
+
+def _controller(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    """The owner reference that says so; one of nobody without."""
+    nobody = {"kind": "", "name": "", "uid": ""}
+    return next((o for o in obj["metadata"].get("ownerReferences") or () if o.get("controller")), nobody)
+
+
 def _log(kube: Kube, path: str) -> bytes:
     try:
         return kube.text(path, {"limitBytes": LOG_LIMIT})
@@ -146,9 +175,9 @@ def _log(kube: Kube, path: str) -> bytes:
         raise
 
 
-def _remove(kube: Kube, path: str, pods_path: str, name: str) -> list[str]:
-    """Delete and see it gone; what is still there after `CLEAN_UP_SECONDS`."""
-    kube.delete(path)
+def _remove(kube: Kube, path: str, pods_path: str, name: str, uid: str = "") -> list[str]:
+    """Delete it (one with that UID only, if given) and see it gone; what is still there after `CLEAN_UP_SECONDS`."""
+    kube.delete(path, uid=uid or None)
     begin = kube.clock.now()
     while True:
         listed = kube.list(pods_path, {"labelSelector": f"{JOB_LABEL}={name}"})

@@ -194,6 +194,64 @@ def test_what_a_killed_run_has_left_is_taken_up_or_counted_and_replaced(world):
     assert list(kube.list(PODS, {"labelSelector": JOB_LABEL})) == []
 
 
+def test_only_the_jobs_own_output_is_taken_for_it(world):
+    """Somebody's launcher wears its label; somebody deletes it and another of its name succeeds."""
+
+    class Meddler(Operator):
+        def __init__(self, path, meddle):
+            super().__init__(path)
+            self.meddle, self.met = meddle, ""
+
+        def reconcile(self, job):
+            if not self.met:
+                self.met = job["metadata"]["uid"]
+                self.meddle(self, job)
+            super().reconcile(job)
+
+    def wear_its_label(operator, job):
+        name = job["metadata"]["name"]
+        pod = operator.pod(job["spec"]["mpiReplicaSpecs"]["Launcher"], name, "launcher")
+        pod["metadata"].update(name=f"{name}-launcher-old")
+        operator.kube.request("POST", PODS, body={"apiVersion": "v1", "kind": "Pod", **pod})
+
+    def take_its_name(operator, job):
+        meta = {key: job["metadata"][key] for key in ("name", "labels", "annotations")}
+        operator.kube.delete(f"{path}/{meta['name']}")
+        other = operator.kube.request("POST", path, body={**job, "metadata": meta})
+        job["metadata"] = other["metadata"]
+
+    kube = connect(Cluster(kubeconfig=str(world)))
+    pool = pool_of(kube, "own", [True, True])
+    probe, nodes = catalogue.nccl_tests(SPEC.validation), validate.idle(kube, pool)
+    fabric, path = fabric_of(pool.machine_type), f"{GROUP}/namespaces/poolshift/mpijobs"
+    for attempt, meddle in (("label", wear_its_label), ("name", take_its_name)):
+        job = render_mpijob(
+            probe, pool=pool, nodes=nodes, fabric=fabric, run="own", namespace="poolshift", attempt=attempt
+        )
+        operator = Meddler(world, meddle)
+        operator.start()
+        try:
+            run = mpi.run_mpijob(kube, probe, nodes, job)
+        finally:
+            operator.over.set()
+            operator.join()
+        name = job["metadata"]["name"]
+        if meddle is wear_its_label:
+            assert run.state is State.ENDED, run.reason
+            assert run.output.count(b"# Out of bounds values") == 1
+            assert f"{name}-launcher-old" in run.reason
+            again = render_mpijob(
+                probe, pool=pool, nodes=nodes, fabric=fabric, run="own", namespace="poolshift", attempt=attempt
+            )
+            with pytest.raises(PoolshiftError, match="does not go: pod"):
+                mpi.run_mpijob(kube, probe, nodes, again)
+        else:
+            assert run.state is State.UNMEASURED
+            assert "deleted by somebody else" in run.reason
+        for pod in kube.list(PODS, {"labelSelector": f"{JOB_LABEL}={name}"}):
+            kube.delete(f"{PODS}/{pod['metadata']['name']}")
+
+
 def test_the_job_is_what_the_operator_takes():
     """One worker a node, ranks for all GPUs, the network pinned in every rank, and nothing of an ordinary Job."""
     from infra.model.cluster import Node
