@@ -65,15 +65,14 @@ def of_other_nodes(nodes: Iterable[str]) -> Callable[[bytes], bool]:
 class View:
     """Pods by UID and node, budgets by key. Only the thread that pumps may read it.
 
-    With `nodes`, only pods on these are followed: all others stay as they were when last listed. `lost` is the error
-    of a watch that is down, else None: what the view shows may then be old.
+    With `nodes`, only pods on these are followed: all others stay as they were when last listed.
     """
 
     def __init__(self, kube: Kube, *, nodes: Iterable[str] | None = None, silence: float = SILENCE) -> None:
         self.pods: dict[str, Pod] = {}
         self.on_node: dict[str, set[str]] = {}
         self.budgets: dict[str, Budget] = {}
-        self.lost: PoolshiftError | None = None
+        self._lost: dict[int, PoolshiftError] = {}
         self.queue: SimpleQueue[Any] = SimpleQueue()
         skips = None if nodes is None else of_other_nodes(nodes)
         self._pods = Watch(kube, PODS, read_pod, self.queue, silence=silence, skips=skips)
@@ -86,6 +85,11 @@ class View:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
+
+    @property
+    def lost(self) -> PoolshiftError | None:
+        """Why what the view shows may be old, or None."""
+        return next(iter(self._lost.values()), None)
 
     def start(self, timeout: float = 60.0) -> None:
         """Begin, and return when both collections were read once.
@@ -151,9 +155,9 @@ class View:
         elif isinstance(item, Synced):
             self._sync(item, news)
         elif isinstance(item, Lost):
-            self.lost = item.error
+            self._lost[id(item.watch)] = item.error
         elif isinstance(item, Resumed):
-            self.lost = None
+            self._lost.pop(id(item.watch), None)
         elif isinstance(item, Broken):
             raise item.error
         else:
@@ -161,7 +165,7 @@ class View:
 
     def _sync(self, item: Synced[Any], news: News) -> None:
         self._synced.add(id(item.watch))
-        self.lost = None
+        self._lost.pop(id(item.watch), None)
         news.relisted = True
         if item.watch is self._pods:
             present = {p.uid for p in item.objects}

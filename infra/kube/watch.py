@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -22,6 +23,7 @@ from infra.kube.wire import Shared, Wire
 
 T = TypeVar("T")
 SILENCE = 60.0  # wall-clock seconds without a byte after which a connection is taken for dead
+LASTED = 1.0  # wall-clock seconds: a connection that ended sooner, and brought nothing, is no better than none
 BACKOFF = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)  # wall-clock seconds between tries to connect
 
 
@@ -101,6 +103,7 @@ class Watch(Generic[T]):
         self.pages = 0  # of all listings so far: whether one that takes long goes on
         self._response: Stream | None = None
         self._version = ""
+        self._heard = False  # of the connection at hand
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
 
     def start(self) -> None:
@@ -179,7 +182,7 @@ class Watch(Generic[T]):
                 return version
 
     def _follow(self, version: str) -> tuple[str, bool]:
-        """Watch from a version until the connection ends. Returns (version to go on from, was anything received)."""
+        """Watch from a version until the connection ends. Returns (version to go on from, was it of any use)."""
         import urllib3
 
         params = {
@@ -195,8 +198,11 @@ class Watch(Generic[T]):
         except Unreachable as error:
             self._queue.put(Lost(self, error))
             return version, False
-        self._response, self._version = response, version
+        self._response, self._version, self._heard = response, version, False
+        began = monotonic()
         try:
+            if self._stopping.is_set() or self._relist.is_set():
+                return version, True  # asked while we connected, when there was nothing to cut
             if response.status == 410:
                 raise _Expired
             if response.status >= 400:
@@ -207,18 +213,19 @@ class Watch(Generic[T]):
                 return version, False
             self._queue.put(Resumed(self))
             self._read(response)
-            return self._place(), True
         except (http.client.HTTPException, urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
-            return self._place(), True  # cut; what came before it counts
+            pass  # cut; what came before it counts
         finally:
             self._response = None
             response.close()
+        return self._place(), self._heard or monotonic() - began > LASTED
 
     def _read(self, response: Stream) -> None:
         shared = Shared()
         for line in _lines(response):
             if self._stopping.is_set() or self._relist.is_set():
                 break
+            self._heard = True
             if self._skips is not None and self._skips(line):
                 self._skipped = line
                 continue

@@ -14,7 +14,7 @@ import pytest
 from infra.errors import PoolshiftError
 from infra.kube.lines import Lines
 from infra.kube.view import View, of_other_nodes
-from infra.kube.watch import Broken, Changed, Lost, Synced, Watch
+from infra.kube.watch import Broken, Changed, Lost, Resumed, Synced, Watch
 from infra.kube.wire import pod as read_pod
 
 
@@ -33,16 +33,20 @@ class Script:
     """Answers lists from `lists` and watches from `watches`, in turn; the last of each is repeated.
 
     A watch is a list of events, then what happens: "end", "hang" (silence; still open) or "tear" (half a line).
+    `before_answer` is called when one is asked for, before anything is sent.
     """
 
-    def __init__(self, lists, watches):
-        self.lists, self.watches = lists, watches
+    def __init__(self, lists, watches, before_answer):
+        self.lists, self.watches, self.before_answer = lists, watches, before_answer
         self.seen, self.over = [], threading.Event()
         script = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 query = parse_qs(urlsplit(self.path).query)
+                if "watch" in query:
+                    script.seen.append(query["resourceVersion"][0])
+                    script.before_answer()
                 self.send_response(200)
                 self.end_headers()
                 if "watch" not in query:
@@ -50,7 +54,6 @@ class Script:
                     items = [{"metadata": {"name": n, "resourceVersion": version}} for n in names]
                     self.wfile.write(json.dumps({"metadata": {"resourceVersion": version}, "items": items}).encode())
                     return
-                script.seen.append(query["resourceVersion"][0])
                 events, then = script.take(script.watches)
                 for event in events:
                     self.wfile.write(json.dumps(event).encode() + b"\n")
@@ -77,8 +80,15 @@ def follow(kube_at):
     """Watch a scripted server; returns (script, next item)."""
     open_ = []
 
-    def start(lists, watches, silence=10.0, skips=None, convert=lambda raw, _: raw["metadata"]["name"]):
-        script = Script(lists, watches)
+    def start(
+        lists,
+        watches,
+        silence=10.0,
+        skips=None,
+        convert=lambda raw, _: raw["metadata"]["name"],
+        before_answer=lambda: None,
+    ):
+        script = Script(lists, watches, before_answer)
         thread = threading.Thread(target=script.server.serve_forever, args=(0.02,))
         thread.start()
         queue = SimpleQueue()
@@ -90,6 +100,7 @@ def follow(kube_at):
             silence=silence,
             skips=skips,
         )
+        script.watch = watch
         watch.start()
         open_.append((watch, script, thread))
         return script, lambda: queue.get(timeout=8)
@@ -224,6 +235,41 @@ def test_a_silent_connection_is_taken_for_dead_and_resumed(follow):
     script, get = follow([([], "5")], [([], "hang"), ([pod("c", "6")], "hang")], silence=0.3)
     assert until(get, Changed).object == "c"
     assert script.seen[:2] == ["5", "5"]
+
+
+def test_connections_that_end_at_once_are_not_made_without_a_pause(follow):
+    """A proxy may answer for a server that is not there: with nothing, as fast as it is asked."""
+    script, get = follow([([], "5")], [([], "end")])
+    until(get, Synced)
+    threading.Event().wait(1.0)
+    assert len(script.seen) <= 5
+
+
+def test_a_listing_that_is_asked_for_while_the_watch_connects_does_not_wait_for_the_next_event(follow):
+    asked, go_on = threading.Event(), threading.Event()
+
+    def before_answer():
+        asked.set()
+        go_on.wait(8)
+
+    script, get = follow([(["a"], "5"), (["b"], "6")], [([], "hang")], before_answer=before_answer)
+    assert until(get, Synced).objects == ("a",)
+    assert asked.wait(8)
+    script.watch.relist()
+    go_on.set()
+    assert until(get, Synced).objects == ("b",)
+
+
+def test_a_view_is_old_as_long_as_one_of_its_watches_is_down(kube_at):
+    view = View(kube_at("http://127.0.0.1:9"))
+    gone = PoolshiftError("pods", "cannot be listed")
+    for item in (Lost(view._pods, gone), Resumed(view._budgets), Synced(view._budgets, ())):
+        view.post(item)
+    view.pump(0)
+    assert view.lost is gone
+    view.post(Resumed(view._pods))
+    view.pump(0)
+    assert view.lost is None
 
 
 def test_a_server_that_is_away_is_told_and_tried_again(kube_at):
