@@ -91,7 +91,12 @@ def judge(stream: BinaryIO | Path | str, *, machine_type: str | None = None, nod
 def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int | None = None) -> JudgeResult:
     """Judge what was read before, so that saved output can be judged again under new limits."""
     if reading.tool is not None:
-        return _result(reading.kind, [answer_tool(reading.tool, fabric=fabric)], [], _tool_outcome(reading, fabric))
+        return _result(
+            reading.kind,
+            [answer_tool(reading.tool, fabric=fabric), *_beside(reading)],
+            [],
+            _tool_outcome(reading, fabric),
+        )
     if reading.kind is Kind.UNKNOWN:
         return JudgeResult(
             kind=Kind.UNKNOWN,
@@ -265,6 +270,8 @@ def _unmeasured(check: str, reason: str) -> Verdict:
 
 def _tool_outcome(reading: Reading, fabric: Fabric | None) -> Outcome:
     answer = answer_tool(reading.tool, fabric=fabric) if reading.tool else Answer()
+    if end := bad_end(reading):
+        return Outcome.FAIL if end.level is Level.BLOCK else Outcome.UNMEASURED
     if answer.verdict in {"failed", "degraded", "efa-unavailable", "stalled"}:
         return Outcome.FAIL
     return Outcome.PASS if answer.verdict == "pass" else Outcome.UNMEASURED

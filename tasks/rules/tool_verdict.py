@@ -13,6 +13,7 @@ from tasks.rules.reading_verdict import Answer
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
+RATED_ITERATIONS = 100  # fewer show the start of a run, not its rate
 RATED_BYTES = 64 << 10  # a smaller message waits for the operation, not for the wire
 RATE_SHARE = 0.99  # a port's rate against the machine type's: it is a setting, not a measurement
 _EFA_FIXED_GBPS = 100  # what older EFA drivers give as the rate of any device
@@ -143,10 +144,15 @@ def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
     rates = [rate for run in _runs(figures) for rate in _rates(run)]
     if any(rate > _most(fabric) for rate in rates):
         return f"{max(rates):g} Gb/s is more than one NIC of {fabric.machine_type} carries", "Measure between two nodes"
+    if any(run.get("loopback", False) is None for run in _runs(figures)):
+        return "the addresses of both ends are not shown, so the bytes may not have left the node", "Give all its lines"
+    if rates and any("BW" not in str(run.get("test")) for run in _runs(figures)):
+        return "the title is missing, so one direction and both cannot be told apart", "Give the lines above the table"
     if rates:
         return f"the device is not shown, or is none of {fabric.machine_type}", "Give the lines above the table, too"
     if any("one_way_gbps" in row for run in _runs(figures) for row in run.get("rows", ())):
-        return "messages below 64 KiB show no rate of the wire", "Run it with -s 65536 or larger"
+        said = f"messages below 64 KiB, runs under {RATED_ITERATIONS} iterations and sums of two ports show no rate"
+        return said, "Run it on one port with -s 65536 or larger, -n 5000"
     return "no average whose unit is known", "Run a bandwidth test with --report_gbits"
 
 
@@ -218,7 +224,13 @@ def _runs(figures: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _rates(run: Mapping[str, Any]) -> list[float]:
     """Gb/s and one direction, of the messages that are large enough to show the wire."""
-    rows = [r for r in run.get("rows", ()) if r.get("msg_size_bytes", 0) >= RATED_BYTES]
+    if run.get("dual_port", "OFF") != "OFF":
+        return []  # the sum of two ports
+    rows = [
+        r
+        for r in run.get("rows", ())
+        if r.get("msg_size_bytes", 0) >= RATED_BYTES and r.get("iterations", 0) >= RATED_ITERATIONS
+    ]
     return [r["one_way_gbps"] for r in rows if "one_way_gbps" in r]
 
 
@@ -287,15 +299,26 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
         return False
     figures = reading.figures
     if reading.tool in _DEVICE_LISTS:
-        return reading.healthy is True and _own_devices(figures, fabric) == fabric.nics
+        return reading.healthy is True and _own_devices(figures, fabric) == fabric.nics and _of_kind(figures, fabric)
     if reading.tool == "fi_info":
         return fabric.provider == "efa" and int(figures.get("efa_domains") or 0) == fabric.nics
     return reading.tool == "perftest" and all(_rated(run, fabric) for run in _runs(figures))
 
 
+def _of_kind(figures: Mapping[str, Any], fabric: Fabric) -> bool:
+    """Ports that are faster than the machine type's, or of another link layer, are another machine's."""
+    ports, most = _own_ports(figures, fabric), fabric.nic_gb_s * 8 / RATE_SHARE
+    layers = {port["link_layer"] for port in ports if port.get("link_layer")}
+    return all((port.get("rate_gbps") or 0) <= most for port in ports) and (
+        fabric.kind != "roce" or layers <= {"Ethernet"}
+    )
+
+
 def _rated(run: Mapping[str, Any], fabric: Fabric) -> bool:
     """Was a NIC of this machine type measured? One of the other kind is somewhere else."""
     rates, device = _rates(run), run.get("device")
-    if not rates or not isinstance(device, str):
+    if not rates or not isinstance(device, str) or "BW" not in str(run.get("test")):
+        return False  # without its title a run in both directions looks like one of twice the rate
+    if run.get("loopback", False) is None:
         return False
     return is_efa(device) is (fabric.kind == "efa") and max(rates) <= _most(fabric)

@@ -9,7 +9,6 @@ from infra.probes.readers.lines import from_text
 from tasks.judge import JudgeResult, judge
 
 ULTRA = "a3-ultragpu-8g"
-RULE = PERFTEST.splitlines()[0]
 
 
 def answer(text: str, machine: str = ULTRA) -> JudgeResult:
@@ -140,15 +139,16 @@ def test_the_rate_that_older_efa_drivers_make_up_is_not_judged() -> None:
     assert answer(text.replace("Rate: 100", "Rate: 200", 15), "p5en.48xlarge").exit_code == 3
 
 
+def without(text: str, word: str) -> str:
+    """The text without its lines that hold a word."""
+    return "".join(line for line in text.splitlines(keepends=True) if word not in line)
+
+
 FAST = PERFTEST
 SLOW = PERFTEST.replace("392.11", "21.40").replace("391.72", "21.30")
 OTHER = FAST.replace("mlx5_0", "mlx5_1")
 TORN = PERFTEST[: PERFTEST.rindex("391.72")] + "\n"
-LOOP = PERFTEST.replace(
-    " #bytes",
-    " local address: LID 0000 QPN 0x0127 PSN 0x3d1b2c\n GID: 00:00:255:255:10:00:00:01\n"
-    " remote address: LID 0000 QPN 0x0128 PSN 0x8d1b2c\n GID: 00:00:255:255:10:00:00:01\n" + RULE + "\n #bytes",
-)
+LOOP = PERFTEST.replace("10:00:00:02", "10:00:00:01")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,13 @@ LOOP = PERFTEST.replace(
         pytest.param(FAST + FAST[FAST.index(" #bytes") :].replace("391.72", "21.30"), 3, id="second-without-title"),
         pytest.param("Couldn't connect to 10.0.0.2:18515\n" + FAST, 3, id="failed-then-fast"),
         pytest.param(LOOP, 4, id="loopback"),
-        pytest.param(LOOP.replace("10:00:00:01", "10:00:00:02", 1), 0, id="two-ends"),
+        pytest.param(without(LOOP, "remote"), 4, id="one-end-hidden"),
+        pytest.param(without(PERFTEST, "RDMA_Write BW Test"), 4, id="no-title-so-perhaps-both-ways"),
+        pytest.param(PERFTEST.replace("5000 ", "5    "), 4, id="five-iterations"),
+        pytest.param(PERFTEST.replace("Dual-port       : OFF", "Dual-port       : ON"), 4, id="sum-of-two-ports"),
+        pytest.param(PERFTEST + " Couldn't read remote address\n Unable to read to socket\n", 3, id="failed-after"),
+        pytest.param(PERFTEST + "Segmentation fault (core dumped)\n", 3, id="died-after"),
+        pytest.param(PERFTEST + " Conflicting CPU frequency values detected: 800.0 != 3801.0\n", 0, id="a-warning"),
         pytest.param(PERFTEST.replace("65536", "2    ").replace("391.72", "0.10"), 4, id="two-bytes"),
         pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "2300.0"), 3, id="mib-slow"),
         pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "46700.0"), 0, id="mib-at-rate"),
@@ -204,3 +210,42 @@ def test_what_is_not_judged_says_why(text: str) -> None:
     result = judge(from_text(text))
     assert result.exit_code == 4
     assert result.findings
+
+
+def ibstat_of(rate: str = "400", physical: str = "LinkUp", layer: str = "Ethernet") -> str:
+    return "".join(
+        f"CA 'mlx5_{n}'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Active\n"
+        f"\t\tPhysical state: {physical if n == 3 else 'LinkUp'}\n\t\tRate: {rate if n == 3 else '400'}\n"
+        f"\t\tLink layer: {layer}\n"
+        for n in range(8)
+    )
+
+
+def devinfo_of(width: str = "\t\t\tactive_width:\t4X (2)\n", physical: str = "LINK_UP (5)") -> str:
+    return "".join(
+        f"hca_id:\tmlx5_{n}\n\ttransport:\tInfiniBand (0)\n\tphys_port_cnt:\t1\n\t\tport:\t1\n"
+        f"\t\t\tstate:\tPORT_ACTIVE (4)\n\t\t\tlink_layer:\tEthernet\n{width if n == 3 else WIDTH}"
+        f"\t\t\tactive_speed:\t100.0 Gbps (128)\n\t\t\tphys_state:\t{physical if n == 3 else 'LINK_UP (5)'}\n"
+        for n in range(8)
+    )
+
+
+WIDTH = "\t\t\tactive_width:\t4X (2)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code"),
+    [
+        pytest.param(ibstat_of(), 0, id="ibstat"),
+        pytest.param(without(ibstat_of("100"), "Rate: 100"), 4, id="the-line-of-the-slow-rate-is-gone"),
+        pytest.param(without(ibstat_of(), "Rate"), 4, id="no-rate-at-all"),
+        pytest.param(ibstat_of("800"), 4, id="faster-than-the-machine-type"),
+        pytest.param(ibstat_of(layer="InfiniBand"), 4, id="another-link-layer"),
+        pytest.param(ibstat_of(physical="Polling"), 3, id="active-without-a-link"),
+        pytest.param(devinfo_of(), 0, id="ibv_devinfo -v"),
+        pytest.param(devinfo_of(width=""), 4, id="one-port-without-a-width"),
+        pytest.param(devinfo_of(physical="POLLING (2)"), 3, id="active-without-a-link-in-devinfo"),
+    ],
+)
+def test_a_list_passes_only_with_every_rate_and_every_link_shown(text: str, exit_code: int) -> None:
+    assert answer(text).exit_code == exit_code

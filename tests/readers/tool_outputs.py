@@ -14,6 +14,11 @@ PERFTEST = f"""{PERFTEST_RULE}
  Mtu             : 4096[B]
  Link type       : Ethernet
 {PERFTEST_RULE}
+ local address: LID 0000 QPN 0x0127 PSN 0x3d1b2c
+ GID: 00:00:255:255:10:00:00:01
+ remote address: LID 0000 QPN 0x0128 PSN 0x8d1b2c
+ GID: 00:00:255:255:10:00:00:02
+{PERFTEST_RULE}
  #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
  65536      5000             392.11             391.72		   0.747144
 {PERFTEST_RULE}

@@ -18,7 +18,9 @@ _COLUMN = re.compile(
     r"(BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev|99(?:\.9)?% percentile)\[([^\]]+)\]"
 )
 _UNITS = {"Gb/sec": "gbps", "MiB/sec": "mib_s", "MB/sec": "mb_s", "Mpps": "mpps", "usec": "us", "cycles": "cycles"}
-_PROPERTY = re.compile(r"\b(Device|Link type|Transport type|Connection type|Mtu|GID index|Number of qps)\s*:\s*(\S+)")
+_PROPERTY = re.compile(
+    r"\b(Device|Dual-port|Link type|Transport type|Connection type|Mtu|GID index|Number of qps)\s*:\s*(\S+)"
+)
 _TITLE = re.compile(
     r"^[^\S\n]*(?:-{20,}[^\S\n]*\n[^\S\n]*)?"
     r"((?:RDMA_\w+|Send|Atomic\w*) (?:Post List )?(?:BW|Bidirectional BW|Latency) Test)[^\S\n]*$",
@@ -32,6 +34,8 @@ _ERRORS = {
     "no-ib-device": r"Unable to find the Infiniband/RoCE device.*|IB device \S+ not found.*",
     "memory-registration-failed": r"Couldn't allocate MR.*",
     "queue-pair-failed": r"Failed to modify QP.*",
+    # whatever else it could not do: its warnings begin otherwise
+    "tool-failed": r"(?m)^ *(?:Couldn't|Could not|Unable to|Failed to|Problems with|ERROR:) .*",
 }
 
 
@@ -65,7 +69,7 @@ def _run(text: str, test: str | None) -> dict[str, Any]:
     caption = _CAPTION.search(text)
     run: dict[str, Any] = {"test": test}
     for name, value in _PROPERTY.findall(text):
-        run.setdefault(name.lower().replace(" ", "_"), value)
+        run.setdefault(name.lower().replace(" ", "_").replace("-", "_"), value)
     end = _RULE.search(text, caption.end()) if caption else None
     rows, whole_rows = _rows(text[caption.end() : end.start() if end else None], caption) if caption else ([], False)
     run["rows"] = _one_way(rows, test)
@@ -76,13 +80,17 @@ def _run(text: str, test: str | None) -> dict[str, Any]:
     return run
 
 
-def _loopback(text: str) -> bool:
-    """Do both ends have one address? By GID where it is shown, else by an InfiniBand LID, which is never 0."""
+def _loopback(text: str) -> bool | None:
+    """Do both ends have one address? By GID where it is shown, else by an InfiniBand LID, which is never 0.
+
+    None where the address of an end is not shown: then nobody knows where the bytes went.
+    """
     ends: dict[str, set[str]] = {}
     for side, rest, gid in _ADDRESS.findall(text):
         lid = re.search(r"LID (0x)?0*([1-9a-f][0-9a-f]*)", rest)
         ends.setdefault(side, set()).add(gid or (lid[2] if lid else ""))
-    return bool((ends.get("local", set()) & ends.get("remote", set())) - {""})
+    local, remote = (ends.get(side, set()) - {""} for side in ("local", "remote"))
+    return bool(local & remote) if local and remote else None
 
 
 def _reading(runs: list[dict[str, Any]], text: str) -> ToolReading:
@@ -113,7 +121,7 @@ def _one_way(rows: list[dict[str, Any]], test: object) -> list[dict[str, Any]]:
 
     MiB/sec is exact. Without a unit, or with MB/sec, which versions mean differently, there is no such figure.
     """
-    share = 0.5 if "bidirectional" in str(test).lower() else 1
+    share = 0.5 if "bidir" in str(test).lower() else 1
     for row in rows:
         if "bw_average_gbps" in row:
             row["one_way_gbps"] = round(share * row["bw_average_gbps"], 3)
@@ -166,7 +174,8 @@ def _json_run(document: Mapping[str, Any]) -> dict[str, Any]:
     shown = [
         {name: value for key, name in names.items() if (value := number(row.get(key))) is not None} for row in rows
     ]
-    run["rows"] = _one_way(shown, run.get("test"))
+    both_ways = any(key.startswith("bidir") and str(value).upper() in {"ON", "1", "TRUE"} for key, value in run.items())
+    run["rows"] = _one_way(shown, "bidirectional" if both_ways else run.get("test"))
     if run["rows"]:
         run |= run["rows"][-1]
     run["complete"] = bool(rows) and isinstance(info, dict)

@@ -48,6 +48,9 @@ def read_ibv_devinfo(text: str) -> ToolReading | None:
                     "efa": is_efa(name) or _word(head, "transport") == "unspecified",
                 }
             )
+    # With -v all ports have a rate, without it none.
+    verbose = re.search(r"^\s*active_(?:width|speed):", text, re.M) is not None
+    whole = whole and (not verbose or all(port["rate_gbps"] is not None for port in ports))
     return _verbs_reading("ibv_devinfo", ports, active="PORT_ACTIVE", whole=whole)
 
 
@@ -73,7 +76,7 @@ def read_ibstat(text: str) -> ToolReading | None:
         for port, lines in shown:
             values = _pairs(lines)
             layer, rate = values.get("Link layer"), number(values.get("Rate"))
-            whole = whole and ("Rate" not in values or rate is not None)
+            whole = whole and rate is not None
             ports.append(
                 {
                     "device": name[1],
@@ -105,7 +108,7 @@ def read_ibstatus(text: str) -> ToolReading | None:
             continue
         values = dict(re.findall(r"^\s*([a-z_ ]+?):\s*(?:\d+: )?(\S+)", block, re.M))
         rate = number(values.get("rate"))
-        whole = whole and ("rate" not in values or rate is not None)
+        whole = whole and rate is not None
         ports.append(
             {
                 "device": name[1],
@@ -135,16 +138,17 @@ def read_rdma_link(text: str) -> ToolReading | None:
 def _verbs_reading(
     tool: str, ports: list[dict[str, Any]], *, active: str, whole: bool, layered: bool = True
 ) -> ToolReading:
-    """`down` names what is not active, by its port where the device has several."""
+    """`down` names what is not active, or has no link beneath, by its port where the device has several."""
     seen = Counter((p["device"], p["port"]) for p in ports)
     many = Counter(device for device, _ in seen)
     twice = sorted({device for (device, _), times in seen.items() if times > 1})
     whole = whole and not twice and all(p["state"] and (p.get("link_layer") or not layered) for p in ports)
     down: dict[str, str] = {}
     for port in ports:
-        if port["state"] and port["state"] != active:
+        below = (port.get("physical_state") or "LinkUp").replace("_", "").lower()
+        if (port["state"] and port["state"] != active) or below != "linkup":
             name = f"{port['device']} port {port['port']}" if many[port["device"]] > 1 else port["device"]
-            down[name] = port["state"]
+            down[name] = port["state"] if port["state"] != active else f"{active}, physically {port['physical_state']}"
     figures: dict[str, Any] = {
         "devices": ports,
         "device_count": len(many),
