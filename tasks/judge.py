@@ -18,8 +18,9 @@ from infra.model.measurement import Sweep, sweep_of, whole
 from infra.model.reading import BandwidthTest, Kind, NcclLog, PayloadEvents, Reading
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
-from tasks.rules import bandwidth
+from tasks.rules import bandwidth, hardware
 from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
+from tasks.rules.probe_verdict import no_pass
 from tasks.rules.reading_verdict import Answer, announced_sizes, answer_log, answer_tests, bad_end, sweep_of_test
 from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
@@ -202,6 +203,8 @@ def _says_something(proof: Proof) -> bool:
 
 def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
     """The verdicts on figures; none without figures."""
+    if reading.payload is not None and reading.kind is Kind.DEVICES:
+        return [_devices(reading.payload, fabric, nodes)]
     tables: list[list[Verdict]] = []
     if reading.payload is not None and reading.kind is Kind.ALL_REDUCE:
         starts = reading.payload.starts.get("all-reduce", ())
@@ -217,6 +220,14 @@ def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> li
     if reading.tests is not None and reading.kind in {Kind.NCCL_TESTS, Kind.ALL_REDUCE}:
         tables += [_figures_of(test, fabric, nodes) for test in reading.tests.tests]
     return _worst_of_each(tables)
+
+
+def _devices(payload: PayloadEvents, fabric: Fabric | None, nodes: int | None) -> Verdict:
+    named = sorted({str(report.get("node")) for report in payload.devices})
+    verdict = hardware.judge_reports(payload.devices, named, fabric)
+    if payload.broken:
+        return no_pass(verdict, f"{payload.broken} lines of the reports are damaged")
+    return verdict if nodes in {None, len(named)} else no_pass(verdict, f"reports of {len(named)} of {nodes} nodes")
 
 
 def _worst_of_each(tables: list[list[Verdict]]) -> list[Verdict]:

@@ -49,6 +49,7 @@ def judge(run: Run, at: datetime | None = None) -> Gate:
         pool=pool,
         node_uids=[n.uid for n in planning.nodes_of(snapshot, pool)],
         now=at or run.clock.now(),
+        simulated=run.simulated,
     )
     return replace(found, verdicts=(*found.verdicts, *_opened_early(run, pool)))
 

@@ -152,6 +152,7 @@ def _prove(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
         ),  # the slice, and not the whole pool, is what is proven here
         node_uids=[n.uid for n in (*fresh, *partner)],
         now=run.clock.now(),
+        simulated=run.simulated,
         name=f"slice {entry.number}",
     )
     keep(run, gate.verdicts)

@@ -57,18 +57,19 @@ def judge(pool: str, past: Sequence[Evidence], now: Sequence[Evidence], *, share
 
     """
     known, found = figures(past), figures(now)
-    findings, short = [], []
+    findings: list[Finding] = []
+    short = [f"{e.probe} ({e.mode}) broke off or was altered" for e in now if not e.complete or not e.intact]
     for figure, measured in found.items():
         earlier = [p for p in known.get(figure, ()) if p.at < measured[-1].at]
         if len(earlier) < points:
-            short.append(f"{figure.name}: {len(earlier)} of {points}")
+            short.append(f"{figure.name}: {len(earlier)} of {points} earlier measurements")
         elif (finding := _slid(pool, figure, earlier, measured[-1], share, points)) is not None:
             findings.append(finding)
     limit = f"at most {share:.0%} worse than the pool's own best level over {points} measurements"
     if findings:
         return _verdict(Outcome.FAIL, limit, f"{findings[0].object}: {findings[0].observed}", tuple(findings))
     if short or not found:
-        reason = f"too few earlier measurements ({and_more(short, 3)})" if short else "nothing was measured"
+        reason = f"not comparable with the past: {and_more(short, 3)}" if short else "nothing was measured"
         return _verdict(Outcome.UNMEASURED, limit, reason)
     return _verdict(Outcome.PASS, limit, f"{plural(len(found), 'figure')} as good as before")
 

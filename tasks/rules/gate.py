@@ -53,6 +53,7 @@ class Binding:
     spec_hash: str
     now: datetime
     max_age: timedelta
+    simulated: bool = False  # the cluster is the sandbox; its evidence is no other cluster's, and the reverse
 
 
 def required(spec: MigrationSpec | RevalidationSpec) -> tuple[str, ...]:
@@ -80,6 +81,7 @@ def judge(
     pool: Pool,
     node_uids: Collection[str],
     now: datetime,
+    simulated: bool = False,
     name: str = "proof",
 ) -> Gate:
     """All required checks.
@@ -93,6 +95,7 @@ def judge(
         pool: to be proven. Its machine type's figures hold where the spec names none.
         node_uids: of the pool's nodes as they are now. A node replaced since has proven nothing.
         now: against which ages are told.
+        simulated: the cluster is the sandbox.
         name: of the gate, for the report.
 
     """
@@ -106,6 +109,7 @@ def judge(
         spec_hash=spec_hash,
         now=now,
         max_age=spec.gate.max_evidence_age,
+        simulated=simulated,
     )
     checks = required(spec)
     verdicts = [v for v in readiness if v.check == READINESS]
@@ -119,6 +123,10 @@ def refusal(evidence: Evidence, binding: Binding, *, partial: bool = False) -> s
         return "was altered after it was sealed"
     if evidence.pool != binding.pool:
         return f"is of pool {evidence.pool or 'unknown'}"
+    if evidence.simulated is not binding.simulated:
+        return (
+            "is simulated, and the cluster is real" if evidence.simulated else "is real, and the cluster is simulated"
+        )
     if evidence.machine_type != binding.machine_type:
         return f"is of machine type {evidence.machine_type or 'unknown'}"
     if evidence.spec_hash != binding.spec_hash:
@@ -141,10 +149,16 @@ def _other_nodes(evidence: Evidence, binding: Binding, *, partial: bool) -> str:
     return f"leaves out {len(left_out)} nodes of the pool" if left_out and not partial else ""
 
 
-def _stale(evidence: Evidence, binding: Binding) -> str:
+def _time_of(evidence: Evidence) -> datetime | None:
     try:
-        measured = parse_time(evidence.measured)
+        return parse_time(evidence.measured)
     except ValueError:
+        return None
+
+
+def _stale(evidence: Evidence, binding: Binding) -> str:
+    measured = _time_of(evidence)
+    if measured is None:
         return "does not say when it was measured"
     if measured > binding.now + CLOCK_SKEW:
         return f"claims to be from {evidence.measured}, which is in the future"
@@ -257,8 +271,9 @@ def _step_time(
         and e.pool != binding.pool
         and e.simulated == evidence.simulated
         and (e.image, e.arguments) == (evidence.image, evidence.arguments)
+        and _time_of(e) is not None
     ]
-    newest = max(other, key=lambda e: e.measured, default=None)
+    newest = max(other, key=lambda e: _time_of(e) or binding.now, default=None)
     for side in (evidence, newest):
         if side is not None and (odd := _misplaced(side)):
             return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=odd)

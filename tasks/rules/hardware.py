@@ -5,8 +5,10 @@ A tool that was missing says nothing about devices: that node is unmeasured, not
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -23,10 +25,15 @@ MAX_STORAGE_LOSS = 0.10  # against the source pool; AWS blocks a client change t
 LEAST_OF_SLOWEST = 0.7
 LEAST_OF_MEDIAN = 0.5  # of the source pool's clients, where the slowest of them was a broken one itself
 _DRIVERS = {"efa": frozenset({"efa"}), "roce": frozenset({"mlx5_core", "mlx5_ib"})}
+RATE_SHARE = 0.99  # a port's rate against the machine type's: it is a setting, not a measurement
+EFA_FIXED_GBPS = 100  # what older EFA drivers give as the rate of any device
+_ACTIVE = re.compile(r"\bACTIVE$")  # ACTIVE_DEFER is a link that has failed and waits
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _REMEDY = {
     "gpu-count": "look for Xid errors in the node's kernel log; replace the node",
     "rdma-count": "check the interfaces of the launch template and the device plugin's allocatable",
     "rdma-port-down": "replace the node, or ask the cloud to repair the link",
+    "rdma-rate": "check the link's width and speed, cable and switch port, or replace the node",
     "efa-domains": "check the EFA driver in the image of the node and the security group's rules to itself",
     "memlock": "add IPC_LOCK to the container, or raise the container runtime's LimitMEMLOCK",
     "plugin-missing": "install the network plugin in the image (aws-ofi-nccl), or mount it from the node (gIB, TCPXO)",
@@ -47,6 +54,19 @@ class ClientIo:
 
 
 Check = Callable[[Mapping[str, Any], Fabric], tuple[str, str, str] | str | None]
+
+
+def judge_reports(devices: Sequence[Mapping[str, Any]], nodes: Sequence[str], fabric: Fabric | None) -> Verdict:
+    """The lines as they were printed. Of two reports of one node a defect counts, and neither proves the node well."""
+    first = {str(d.get("node")): d for d in reversed(devices)}
+    last = {str(d.get("node")): d for d in devices}
+    verdicts = [judge_devices(reports, nodes, fabric) for reports in (first, last)]
+    twice = sorted(node for node, times in Counter(str(d.get("node")) for d in devices).items() if times > 1)
+    outcome = worst(v.outcome for v in verdicts)
+    decisive = next(v for v in verdicts if v.outcome is outcome)
+    if outcome is Outcome.PASS and twice:
+        return replace(decisive, outcome=Outcome.UNMEASURED, reason=f"more than one report of {and_more(twice, 5)}")
+    return decisive
 
 
 def judge_devices(reports: Mapping[str, Mapping[str, Any]], nodes: Sequence[str], fabric: Fabric | None) -> Verdict:
@@ -188,17 +208,34 @@ def _rdma(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | s
     if "verbs" not in report:
         return "RDMA devices not listed"
     devices = {n: d for n, d in _map(report, "verbs").items() if isinstance(d, Mapping) and d.get("driver") in drivers}
-    nodes = [n for n in report.get("infiniband") or () if str(n).startswith("uverbs")]
+    nodes = [n for n in listed(report, "infiniband") if str(n).startswith("uverbs")]
     seen = min(len(devices), len(nodes))
     if seen < fabric.nics:
         return "rdma-count", f"{seen} {fabric.kind} devices in the container", str(fabric.nics)
-    down = sorted(
-        name
-        for name, device in devices.items()
-        for port in _map(device, "ports").values()
-        if "ACTIVE" not in str(port.get("state", ""))
-    )
-    return ("rdma-port-down", f"port not active: {and_more(down, 4)}", "ACTIVE") if down else None
+    ports = [(name, port) for name, device in devices.items() for port in _map(device, "ports").values()]
+    silent = sorted(set(devices) - {name for name, port in ports if isinstance(port, Mapping) and port.get("state")})
+    if silent:
+        return f"no port with a state shown of {and_more(silent, 4)}"
+    shown = [(name, port) for name, port in ports if isinstance(port, Mapping)]
+    down = sorted(name for name, port in shown if not _ACTIVE.search(str(port.get("state", ""))))
+    if down:
+        return "rdma-port-down", f"port not active: {and_more(down, 4)}", "ACTIVE"
+    return _rates(shown, fabric)
+
+
+def _rates(ports: Sequence[tuple[str, Mapping[str, Any]]], fabric: Fabric) -> tuple[str, str, str] | str | None:
+    """The rate to which each link was trained, Gb/s: at half of it everything works, at half the speed."""
+    rates = {name: _RATE.match(str(port.get("rate", ""))) for name, port in ports}
+    if silent := sorted(name for name, rate in rates.items() if rate is None):
+        return f"no rate shown of {and_more(silent, 4)}"
+    shown = {name: float(rate[1]) for name, rate in rates.items() if rate}
+    if fabric.kind == "efa" and set(shown.values()) == {EFA_FIXED_GBPS}:
+        return None  # says nothing; the sweep measures it
+    wanted = fabric.nic_gb_s * 8
+    slow = sorted(name for name, rate in shown.items() if rate < wanted * RATE_SHARE)
+    if not slow:
+        return None
+    return "rdma-rate", f"{and_more([f'{n} at {shown[n]:g}' for n in slow], 4)} Gb/s", f"{wanted:g} Gb/s"
 
 
 def _domains(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
@@ -207,7 +244,7 @@ def _domains(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] 
     info = _map(report, "fi_info")
     if info.get("state") in {None, "missing", "timed-out"}:
         return f"EFA domains not listed (fi_info {info.get('state') or 'not run'})"
-    count = len(set(info.get("domains") or ()))
+    count = len({str(domain) for domain in listed(info, "domains")})
     return None if count >= fabric.nics else ("efa-domains", f"{count} EFA domains in fi_info", str(fabric.nics))
 
 
@@ -229,7 +266,8 @@ def _plugin(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] |
         return None
     if "libraries" not in report:
         return "libraries not listed"
-    plugins = [item for item in report["libraries"] if "libnccl-net" in str(item.get("path"))]
+    libraries = [item for item in listed(report, "libraries") if isinstance(item, Mapping)]
+    plugins = [item for item in libraries if "libnccl-net" in str(item.get("path"))]
     if any(item.get("loads") is True for item in plugins):
         return None
     if not plugins:
@@ -238,7 +276,7 @@ def _plugin(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] |
 
 
 def _interfaces(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    missing = report.get("interfaces_missing") or []
+    missing = listed(report, "interfaces_missing")
     return ("interface-missing", and_more([str(m) for m in missing], 4), "interfaces that exist") if missing else None
 
 
@@ -248,6 +286,12 @@ _CHECKS: tuple[Check, ...] = (_gpus, _rdma, _domains, _memlock, _plugin, _interf
 def _map(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = data.get(key)
     return value if isinstance(value, Mapping) else {}
+
+
+def listed(data: Mapping[str, Any], key: str) -> list[Any]:
+    """A list of the report, empty where it is none."""
+    value = data.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _storage_unusable(clients: Sequence[ClientIo], nodes: Sequence[str], fabric: Fabric | None) -> str:

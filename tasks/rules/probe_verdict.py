@@ -147,8 +147,11 @@ def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:
 
 def answer_devices(reading: Reading, setting: Setting) -> Answer:
     """Every node's report. The record keeps the counts: full reports of a large pool would not fit in it."""
-    reports = {str(d.get("node")): d for d in (reading.payload or PayloadEvents()).devices}
-    verdict = hardware.judge_devices(reports, setting.nodes, setting.fabric)
+    payload = reading.payload or PayloadEvents()
+    verdict = hardware.judge_reports(payload.devices, setting.nodes, setting.fabric)
+    if payload.broken:
+        verdict = no_pass(verdict, f"{payload.broken} lines of the reports are damaged")
+    reports = {str(d.get("node")): d for d in payload.devices}
     record = {"devices": {node: _short(report) for node, report in sorted(reports.items())}}
     return Answer(record=record, verdicts=(verdict,), versions={})
 
@@ -286,7 +289,7 @@ def _short(report: Mapping[str, Any]) -> dict[str, Any]:
         "gpus": part("gpus").get("count"),
         "driver": part("gpus").get("driver"),
         "rdma_devices": len(part("verbs")),
-        "efa_domains": len(part("fi_info").get("domains") or ()),
+        "efa_domains": len(hardware.listed(part("fi_info"), "domains")),
         "libfabric": part("fi_info").get("version"),
     }
 

@@ -9,14 +9,13 @@ from typing import Any
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
+from tasks.rules.hardware import EFA_FIXED_GBPS, RATE_SHARE
 from tasks.rules.reading_verdict import Answer
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
 RATED_ITERATIONS = 100  # fewer show the start of a run, not its rate
 RATED_BYTES = 64 << 10  # a smaller message waits for the operation, not for the wire
-RATE_SHARE = 0.99  # a port's rate against the machine type's: it is a setting, not a measurement
-_EFA_FIXED_GBPS = 100  # what older EFA drivers give as the rate of any device
 
 
 def answer_tool(reading: ToolReading, *, fabric: Fabric | None = None) -> Answer:
@@ -245,10 +244,10 @@ def _wrong_rates(figures: Mapping[str, Any], fabric: Fabric) -> tuple[Finding, .
         return ()
     rated = [p for p in _own_ports(figures, fabric) if p.get("rate_gbps") is not None]
     wanted = fabric.nic_gb_s * 8
-    if fabric.kind == "efa" and all(p["rate_gbps"] == _EFA_FIXED_GBPS for p in rated):
-        if not rated or wanted == _EFA_FIXED_GBPS:
+    if fabric.kind == "efa" and all(p["rate_gbps"] == EFA_FIXED_GBPS for p in rated):
+        if not rated or wanted == EFA_FIXED_GBPS:
             return ()
-        said = f"every device shows {_EFA_FIXED_GBPS} Gb/s, as older EFA drivers give for any: the rate is not judged"
+        said = f"every device shows {EFA_FIXED_GBPS} Gb/s, as older EFA drivers give for any: the rate is not judged"
         remedy = "Measure the bandwidth"
         return (Finding(level=Level.INFO, code="rate-not-judged", object="ports", observed=said, remedy=remedy),)
     slow: dict[float, list[str]] = {}

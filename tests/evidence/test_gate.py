@@ -91,7 +91,18 @@ def proven():
 BASELINE = [evidence("train-step", steps(12.36).to_dict(), pool="pools/old", node_uids=("x", "y"), versions=IMAGE)]
 
 
-def judge(found, *, spec=SPEC, baseline=BASELINE, readiness=READY, uids=UIDS, spec_hash="hash", now=NOW, pool=POOL):
+def judge(
+    found,
+    *,
+    spec=SPEC,
+    baseline=BASELINE,
+    readiness=READY,
+    uids=UIDS,
+    spec_hash="hash",
+    now=NOW,
+    pool=POOL,
+    simulated=False,
+):
     return gate.judge(
         evidence=found,
         baseline=baseline,
@@ -101,6 +112,7 @@ def judge(found, *, spec=SPEC, baseline=BASELINE, readiness=READY, uids=UIDS, sp
         pool=pool,
         node_uids=uids,
         now=now,
+        simulated=simulated,
     )
 
 
@@ -185,6 +197,22 @@ def test_a_tag_that_means_another_image_on_either_pool_compares_nothing():
 
 def test_steps_of_the_sandbox_are_not_compared_with_real_ones():
     assert judge(proven(), baseline=[replace(BASELINE[0], simulated=True).seal()]).outcome is Outcome.UNMEASURED
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_simulated_evidence_opens_no_real_gate_and_real_evidence_no_simulated_one(index):
+    found = proven()
+    found[index] = replace(found[index], simulated=True).seal()
+    for held in (judge(found), judge(found, simulated=True)):
+        assert held.outcome is Outcome.UNMEASURED
+        assert any("simulated" in v.reason for v in held.verdicts)
+
+
+@pytest.mark.parametrize("measured", ["", "yesterday", "2026-11-01T11:00:00", "2026-13-01T00:00:00Z"])
+def test_a_baseline_that_does_not_say_when_it_was_measured_is_none(measured):
+    undated = replace(BASELINE[0], measured=measured).seal()
+    assert judge(proven(), baseline=[undated]).outcome in {Outcome.UNMEASURED, Outcome.PASS}
+    assert judge(proven(), baseline=[undated, BASELINE[0]]).outcome is Outcome.PASS
 
 
 def test_a_pool_with_more_nodes_than_kubernetes_shows_is_not_proven_by_those_it_shows():

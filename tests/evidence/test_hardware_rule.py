@@ -1,12 +1,15 @@
 """Devices and storage: a missing tool is no missing device, and nothing passes that was not seen."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from infra.fabrics import fabric_of
 from infra.model.verdict import Outcome
-from tasks.rules.hardware import ClientIo, judge_devices, judge_storage
+from infra.probes.readers.lines import from_text
+from tasks.judge import judge as judge_output
+from tasks.rules.hardware import ClientIo, judge_devices, judge_reports, judge_storage
 
 P5EN = fabric_of("p5en.48xlarge")
 PORT = {"1": {"state": "4: ACTIVE", "rate": "200 Gb/sec", "link_layer": "Unspecified"}}
@@ -25,6 +28,14 @@ def report(**changes):
         "interfaces_missing": [],
     }
     return {**good, **changes}
+
+
+def ports_of(bad=3, **changes):
+    """All devices, one of which has a port of another kind."""
+    return {
+        f"rdmap{i}s0": {"driver": "efa", "ports": {"1": {**PORT["1"], **(changes if i == bad else {})}}}
+        for i in range(16)
+    }
 
 
 def judge(**changes):
@@ -46,6 +57,8 @@ def test_all_devices_on_all_nodes_pass():
             {"verbs": {f"d{i}": {"driver": "efa", "ports": {"1": {"state": "1: DOWN"}}} for i in range(16)}},
             "rdma-port-down",
         ),
+        ({"verbs": ports_of(state="5: ACTIVE_DEFER")}, "rdma-port-down"),
+        ({"verbs": ports_of(rate="100 Gb/sec (2X HDR)")}, "rdma-rate"),
         ({"fi_info": {"state": "failed", "domains": [], "message": "fi_getinfo: -61"}}, "efa-domains"),
         ({"memlock": {"soft_bytes": 65536, "ipc_lock": False}}, "memlock"),
         ({"libraries": []}, "plugin-missing"),
@@ -68,6 +81,11 @@ def test_each_defect_fails_with_its_own_code_and_names_the_node(change, code):
         {"fi_info": {"state": "timed-out", "domains": []}},
         {"memlock": None},
         {"ok": None},
+        {"verbs": ports_of(state="")},
+        {"verbs": ports_of(rate="")},
+        {"verbs": ports_of() | {"rdmap3s0": {"driver": "efa", "ports": {}}}},
+        {"verbs": ports_of() | {"rdmap3s0": {"driver": "efa", "ports": {"1": "4: ACTIVE"}}}},
+        {"verbs": ports_of() | {"rdmap3s0": {"driver": "efa", "ports": ["1"]}}},
     ],
 )
 def test_a_tool_that_is_missing_or_silent_is_unmeasured_not_bad(change):
@@ -80,6 +98,40 @@ def test_a_node_without_a_report_and_an_unknown_machine_are_unmeasured():
     assert judge_devices({"a": report()}, ["a", "b"], P5EN).outcome is Outcome.UNMEASURED
     assert judge_devices({"a": report()}, ["a"], None).outcome is Outcome.UNMEASURED
     assert judge_devices({}, [], P5EN).outcome is Outcome.UNMEASURED
+
+
+def test_rates_that_older_efa_drivers_give_for_any_device_are_not_judged():
+    fixed = {name: {"driver": "efa", "ports": {"1": {**PORT["1"], "rate": "100 Gb/sec"}}} for name in ports_of()}
+    assert judge(verbs=fixed).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("other", [{"gpus": {"state": "ok", "count": 7}}, {"ok": False}, {}])
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_reports_of_one_node_prove_nothing_and_a_defect_in_either_counts(other, turned):
+    pair = [report(node="a"), report(node="a", **other)]
+    found = judge_reports([*(reversed(pair) if turned else pair), report(node="b")], ["a", "b"], P5EN)
+    assert found.outcome is (Outcome.FAIL if "gpus" in other else Outcome.UNMEASURED)
+
+
+@pytest.mark.parametrize(
+    "part", ["gpus", "infiniband", "verbs", "fi_info", "memlock", "libraries", "interfaces_missing"]
+)
+@pytest.mark.parametrize("value", [7, "text", ["x"], {"x": 1}, None, True])
+def test_a_report_of_any_shape_is_judged_without_an_error(part, value):
+    assert judge(**{part: value}).outcome in set(Outcome)
+
+
+def test_reports_in_a_file_are_judged_against_the_machine_type():
+    lines = [json.dumps({"poolshift": "device", "node": node, **report()}) for node in ("a", "b")]
+    text = "\n".join(lines) + "\n"
+
+    def outcome(text, **known):
+        return judge_output(from_text(text), **known).outcome
+
+    assert outcome(text, machine_type="p5en.48xlarge", nodes=2) is Outcome.PASS
+    assert outcome(text, machine_type="p5en.48xlarge", nodes=3) is Outcome.UNMEASURED
+    assert outcome(text, machine_type="p5.48xlarge", nodes=2) is Outcome.FAIL
+    assert outcome(text) is outcome(text + lines[0][:40] + "\n", machine_type="p5en.48xlarge") is Outcome.UNMEASURED
 
 
 @pytest.mark.parametrize("gone", ["gpus", "infiniband", "verbs", "fi_info", "memlock", "libraries"])

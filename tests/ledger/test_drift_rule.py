@@ -92,6 +92,11 @@ def test_a_new_measurement_that_broke_off_says_nothing() -> None:
     assert judge(HELD).outcome is Outcome.UNMEASURED
 
 
+def test_a_probe_that_broke_off_beside_a_figure_that_holds_is_no_pass() -> None:
+    assert judge(HELD, swept(9, 350.0), stepped(9, 6.0, complete=False)).outcome is Outcome.UNMEASURED
+    assert judge(HELD, swept(9, 100.0), stepped(9, 6.0, complete=False)).outcome is Outcome.FAIL
+
+
 def test_a_figure_without_a_past_beside_one_that_holds_is_unmeasured_and_beside_one_that_slid_a_fail() -> None:
     assert judge(HELD, swept(9, 350.0), stepped(9, 6.0)).outcome is Outcome.UNMEASURED
     assert judge(HELD, swept(9, 100.0), stepped(9, 6.0)).outcome is Outcome.FAIL
