@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from infra.errors import Conflict
+from infra.errors import Conflict, PoolshiftError
 from infra.kube import owners, switches, wire
 from infra.kube.api import ApiError, Kube
 from infra.model.gangs import SURGE_KIND, GangKind, Means
@@ -47,23 +47,50 @@ def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
     for that. One that runs on the target stays there and keeps its mark (see `forget_moved`).
     With `started` False those that run again already keep their mark, so that the next try still looks after them.
 
-    Raises Conflict when pods of a gang do not go, or others keep changing it.
+    All are tried; then the first error is raised, with what else stays stopped: Conflict when pods of a gang do not go,
+    or others keep changing it.
     """
     from tasks.surge import lower  # which builds on this module
 
-    names, leaving = [], []
-    for row, raw in switches.marked(kube, run):
-        noted = _noted(raw, run)
+    names: list[str] = []
+    stopped: list[tuple[GangKind, Raw]] = []
+    failed: dict[str, PoolshiftError] = {}
+
+    def first(row: GangKind, raw: Raw) -> None:
         if row is SURGE_KIND:
-            lower(kube, raw, noted)
+            lower(kube, raw, _noted(raw, run))
             names.append(_name(row, raw))
-        elif started or noted.get("stage") not in ("started", MOVED):
-            leaving.append((row, raw))
-    for row, raw in [found for row, raw in leaving if (found := _stopped_again(kube, row, raw, run)) is not None]:
+        elif started or _noted(raw, run).get("stage") not in ("started", MOVED):
+            found = _stopped_again(kube, row, raw, run)
+            stopped.extend([found] if found else [])
+
+    def then(row: GangKind, raw: Raw) -> None:
         if home_of(_noted(raw, run)):
             _await_gone(kube, row, raw, run)
         names.append(_let_go(kube, row, raw, run))
+
+    for work, each in ((first, switches.marked(kube, run)), (then, stopped)):
+        for row, raw in each:
+            try:
+                work(row, raw)
+            except PoolshiftError as error:
+                failed[_name(row, raw)] = error
+    if failed:
+        raise _not_all(failed)
     return tuple(sorted(names))
+
+
+def _not_all(failed: Mapping[str, PoolshiftError]) -> PoolshiftError:
+    """The first error, which names the others too."""
+    (_, error), *others = failed.items()
+    if not others:
+        return error
+    more = and_more([name for name, _ in others], 5)
+    found = type(error)(
+        error.object, f"{error.observed}; not put back either: {more}", expected=error.expected, remedy=error.remedy
+    )
+    found.status = error.status
+    return found
 
 
 def forget_moved(kube: Kube, run: str) -> tuple[str, ...]:

@@ -32,13 +32,15 @@ class KeptRoom:
     waiting: frozenset[str] | None = None
     given_way: bool = False
 
-    def open_left(self) -> None:
-        """Open what a move of this run had closed when it was killed. Raises Conflict."""
+    def open_left(self) -> tuple[str, ...]:
+        """Open what a move of this run had closed when it was killed; which nodes. Raises Conflict."""
         record = records.read(self.kube, self.run)
         left = record.notes.get(_KEPT) if record else None
-        if isinstance(left, list) and left:
-            self.names = tuple(str(name) for name in left)
+        names = tuple(str(name) for name in left) if isinstance(left, list) else ()
+        if names:
+            self.names = names
             self.open()
+        return names
 
     def usable(self, now: Snapshot) -> list[str]:
         """Target nodes that take work, or will: not those that are closed since they are not proven."""

@@ -10,6 +10,8 @@ from tasks.rules.waves import PlannedWave
 from tasks.rules.windows import is_open, next_opening
 from tasks.steering import Stand
 
+_LOOK = 3.0  # seconds between two looks whether the run is still paused
+
 
 def await_go(work: MoveState, wave: PlannedWave, of: int) -> bool:
     """Wait while the run is paused or no window is open. False when it was cancelled or out of time meanwhile."""
@@ -19,8 +21,7 @@ def await_go(work: MoveState, wave: PlannedWave, of: int) -> bool:
         now, paused = work.clock.now(), work.steer.paused()
         opening = next_opening(windows, now) if not paused and not is_open(windows, now) else None
         if paused:
-            words, wait = f"waits: {paused}; goes on after: poolshift resume {work.run}", 60.0
-            work.until += timedelta(seconds=wait)  # a person's pause does not use up the deadline
+            words, wait = f"waits: {paused}; goes on after: poolshift resume {work.run}", _LOOK
         elif opening is None:
             if windows and not is_open(windows, now):
                 work.reason = "no window ever opens"
@@ -38,6 +39,8 @@ def await_go(work: MoveState, wave: PlannedWave, of: int) -> bool:
             work.say(f"wave {wave.number} of {of} {words}")
             work.on_progress(Stand(wave=wave.number, of=of, nodes=len(wave.nodes), done=work.emptied, words=words))
         _rest(work, wait)
+        if paused:
+            work.until += work.clock.now() - now  # a person's pause does not use up the deadline
     work.reason = work.steer.ended()
     return False
 

@@ -271,13 +271,15 @@ def _restore(work: MoveState) -> tuple[str, ...]:
     if work.steer.barred():
         return ()
     names = [n for n in work.source if work.ends.get(n) is not End.DRAINED]
+    restored: tuple[str, ...] = ()
     try:
-        restored = unfence(work.kube, work.run, names)
+        if restored := unfence(work.kube, work.run, names):
+            work.say(f"put back {plural(len(restored), 'node')} as they were: {and_more(list(restored), 5)}")
+    except PoolshiftError as error:
+        work.say(f"could not put all nodes back: {error.wording()}")
+    try:
         if again := restore(work.kube, work.run, started=False):
             work.say(f"as they were before: {', '.join(again)}")
     except PoolshiftError as error:
-        work.say(f"could not put all nodes back: {error.wording()}")
-        return ()
-    if restored:
-        work.say(f"put back {plural(len(restored), 'node')} as they were: {and_more(list(restored), 5)}")
+        work.say(f"could not start all gangs again that were stopped: {error.wording()}")
     return restored

@@ -12,6 +12,7 @@ from infra.model.spec import Cluster, MigrationSpec
 from infra.model.verdict import Finding, Level
 from tasks import drain, fence, gangs, opening, planning, pools, swap_back
 from tasks.identity import pool_words
+from tasks.keeping import KeptRoom
 from tasks.rules.gangs import find_gangs, stop_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
@@ -61,6 +62,7 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     resumed = gangs.restore(run.kube, run.name)
     if resumed:
         done.append(f"resumed {and_more(list(resumed), 5)}")
+    done += _open_kept(run)
     done += swap_back.take_back(run)
     done += _clouds(run, record)
     if remove_target:
@@ -121,6 +123,15 @@ def _close_target(run: Run) -> tuple[list[str], str]:
     what = pool_words(run.spec.target)
     stays = f"; {plural(len(blocks), 'pod')} stay on {what}, back with: {back}" if blocks else ""
     return [f"{what} fenced off from new pods: {plural(len(nodes), 'node')}"], stays
+
+
+def _open_kept(run: Run) -> list[str]:
+    """A target that we have not made stays as it was: what a killed move kept closed on it, for gangs, opens."""
+    pool = run.target_pool()
+    if pool is None or pool.ours == run.name:
+        return []
+    names = KeptRoom(kube=run.kube, run=run.name, target=(), say=run.say).open_left()
+    return [f"{pool_words(run.spec.target)}: opened {and_more(list(names), 5)}"] if names else []
 
 
 def _left_closed(run: Run) -> str:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from infra.clock import rfc3339
+from infra.errors import Conflict
 from infra.kube import switches
 from infra.kube.api import MERGE_PATCH
 from infra.kube.view import View
 from infra.model.gangs import row_of
-from infra.model.record import PRIOR
+from infra.model.record import PRIOR, RUN
 from infra.model.spec import Drain
 from tasks.gangs import Mover, restore
 from tasks.rules.outcome import End
+from tests.drain.conftest import close, make_kube
 
 NOW = datetime(2026, 11, 30, 8, tzinfo=UTC)
 LWS, JOB = row_of("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), row_of("batch", "Job")
@@ -130,6 +134,29 @@ def test_restore_leaves_a_count_that_the_owner_has_set_since(kube, marked):
     root = kube.request("GET", LWS.path("default", "llm"))
     assert root["spec"]["replicas"] == 3
     assert PRIOR not in root["metadata"].get("annotations", {})
+
+
+def test_a_gang_that_cannot_be_put_back_does_not_keep_the_others_stopped(url, build, marked):
+    kube = make_kube(url, Hands())
+    home = {"at": ["template", "spec", "nodeSelector", "pool"], "was": "old", "now": "new"}
+    stuck = marked(JOB, {"suspend": True}, stage="stopped", before=False, ranks=1, home=[home])
+    build.pod("llm-0", "old-0", labels={JOB.pod_label: "llm"})
+    for name in ("also-stuck", "other"):
+        memory = noted(JOB, stage="stopped", before=False, root=["batch", "Job", "default", name])
+        if name == "also-stuck":
+            memory.update(home=[home])
+            build.pod("also-0", "old-0", labels={JOB.pod_label: name})
+        marks = {"labels": {RUN: "r1"}, "annotations": {PRIOR: json.dumps(memory)}}
+        body = {"apiVersion": "batch/v1", "kind": "Job", "spec": {**IDLE, "suspend": True}}
+        kube.request("POST", JOB.path("default"), body={**body, "metadata": {"name": name, **marks}})
+
+    with pytest.raises(Conflict, match="pods are still there") as failure:
+        restore(kube, "r1")
+
+    assert {"job default/llm", "job default/also-stuck"} <= set(re.findall(r"job default/[\w-]+", str(failure.value)))
+    assert kube.request("GET", JOB.path("default", "other"))["spec"]["suspend"] is False
+    assert spec_of(kube, JOB)["suspend"] is stuck["spec"]["suspend"] is True
+    close(kube)
 
 
 def checkpoint_at(kube, moment):

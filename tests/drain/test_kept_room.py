@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from infra.kube import records
 from infra.model.cluster import Condition, Node
-from infra.model.spec import Drain
+from infra.model.record import Step, StepRecord, StepState
+from infra.model.spec import Drain, MigrationSpec
 from infra.model.workload import Owner, Pod, Snapshot, Workload
+from tasks import undo
 from tasks.drain import move
 from tasks.keeping import KeptRoom
 from tasks.opening import is_closed
 from tasks.rules.placement import TargetShape, room_to_keep
 from tasks.rules.waves import plan_move
+from tasks.run import Run
 
 RULE = {"namespace": "default", "name": "llm", "mode": "restart"}
 OLD, NEW = ("old-0", "old-1", "old-2"), ("new-0", "new-1", "new-2")
@@ -70,6 +74,28 @@ def test_what_a_killed_move_had_closed_is_opened_by_the_next(kube, build, fast_c
     KeptRoom(kube=kube, run="r1", target=NEW, say=lambda _: None).open_left()
 
     assert closed(kube) == []
+
+
+def test_a_rollback_opens_what_a_killed_move_kept_closed_on_a_target_that_we_have_not_made(url, kube, build, tmp_path):
+    for name in NEW:
+        build.node(name, "new")
+    build.node("old-0")
+    path = tmp_path / "kubeconfig"
+    named = {"cluster": {"server": url}, "user": {}, "context": {"cluster": "c", "user": "u"}}
+    lists = {f"{kind}s": [{"name": kind[0], kind: value}] for kind, value in named.items()}
+    path.write_text(json.dumps({**lists, "current-context": "c"}))
+    pools = {key: {"kind": "external", "name": key, "selector": {"pool": word}} for key, word in
+             (("source", "old"), ("target", "new"))}  # fmt: skip
+    spec = MigrationSpec.model_validate({"name": "r1", "cluster": {"kubeconfig": str(path)}, **pools})
+    run = Run.open(spec)
+    run.record()
+    records.write_step(kube, "r1", StepRecord(step=Step.MIGRATE, state=StepState.STARTED, started=""))
+    KeptRoom(kube=kube, run="r1", target=NEW, say=lambda _: None)._change(NEW[:2])
+
+    done = undo.roll_back(run, remove_target=False)
+
+    assert closed(kube) == []
+    assert any("opened new-0, new-1" in line for line in done["done"])
 
 
 def test_kept_nodes_open_for_work_that_finds_no_other_place(kube, build):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from infra.errors import Refused
 from infra.kube.api import MERGE_PATCH
+from infra.kube.view import View
 from infra.model.record import FENCE_TAINT, PRIOR
 from infra.model.spec import Drain
 from tasks.drain import move, verify_empty
+from tasks.evict import Evictor
 from tasks.fence import unfence
+from tasks.move_state import MoveState
+from tasks.move_turn import await_go
 from tasks.rules.outcome import End
+from tasks.rules.waves import PlannedWave
 from tasks.steering import Steer
 
 OLD, NEW = ("old-0", "old-1", "old-2"), ("new-0", "new-1", "new-2")
@@ -122,6 +129,21 @@ def test_a_pause_holds_the_next_wave_and_a_cancellation_puts_the_rest_back(kube,
         assert bool(after[name]["spec"].get("unschedulable")) is not untouched
         assert (FENCE_TAINT in taints(after[name])) is not untouched
     assert set(report.restored) == set(OLD) - drained
+
+
+def test_a_pause_that_is_taken_back_ends_at_once_and_uses_up_no_deadline(kube, fast_clock):
+    looks, began = ["paused by ann", ""], fast_clock.now()
+    view = View(kube)
+    work = MoveState(
+        kube=kube, drain=DRAIN, source=OLD, target=NEW, run="r1", clock=fast_clock, until=began,
+        view=view, evictor=Evictor(kube, view, rate=1, clock=fast_clock), steer=Steer(paused=lambda: looks.pop(0)),
+        say=lambda _: None, on_wave=lambda _: None, on_progress=lambda _: None,
+    )  # fmt: skip
+
+    assert await_go(work, PlannedWave(number=1, nodes=OLD, pods=()), 1)
+
+    passed = fast_clock.now() - began
+    assert timedelta(seconds=3) <= work.until - began <= passed < timedelta(seconds=50)
 
 
 def test_nothing_is_put_back_under_the_hands_of_whoever_took_over(kube, pools, fast_clock):
