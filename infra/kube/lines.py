@@ -116,7 +116,6 @@ class Lines:
         configuration = kube.client.configuration
         self._plain = not (getattr(configuration, "proxy", None) or getattr(configuration, "tls_server_name", None))
         self._server = urlsplit(kube.server)
-        self._tls = _tls(kube) if self._plain and self._server.scheme == "https" else None
 
     def send(self, method: str, path: str, body: bytes, timeout: float) -> tuple[int, str | None, bytes]:
         """(status, Retry-After, body) of one request. Raises Unreachable when there is no answer: it may have acted."""
@@ -124,8 +123,8 @@ class Lines:
             reply = self._kube.open(method, path, body=body, timeout=timeout)
             return reply.status, reply.headers.get("Retry-After"), reply.data
         headers = self._headers()
-        connection = self._connection(timeout)
         try:
+            connection = self._connection(timeout)
             connection.request(method, self._server.path + path, body, headers)
             response = connection.getresponse()
             data = response.read()
@@ -142,8 +141,9 @@ class Lines:
         if not self._plain:
             answer: Stream = self._kube.open("GET", path, params=params, timeout=(connect, silence), preload=False)
             return answer
-        headers, connection = self._headers(), self._fresh(connect)
+        headers, connection = self._headers(), None
         try:
+            connection = self._fresh(connect)
             connection.connect()
             connection.sock.settimeout(silence)
             raw = connection.sock
@@ -151,7 +151,8 @@ class Lines:
             connection.request("GET", target, None, headers)
             response = connection.getresponse()
         except (http.client.HTTPException, OSError) as cause:
-            connection.close()
+            if connection is not None:
+                connection.close()
             raise self._silent("GET", path, cause) from cause
         if response.status == 401:
             self._kube.refused()
@@ -174,9 +175,10 @@ class Lines:
         return fresh
 
     def _fresh(self, timeout: float) -> http.client.HTTPConnection:
+        """Raises OSError. Certificates are read for each connection, as the client does: files are renewed in place."""
         host = self._server.hostname or ""
-        if self._tls is not None:
-            return http.client.HTTPSConnection(host, self._server.port, timeout=timeout, context=self._tls)
+        if self._server.scheme == "https":
+            return http.client.HTTPSConnection(host, self._server.port, timeout=timeout, context=_tls(self._kube))
         return http.client.HTTPConnection(host, self._server.port, timeout=timeout)
 
     def _headers(self) -> dict[str, str]:

@@ -1,11 +1,18 @@
-"""Who we are is asked of the client now and then, not at every request, and at once when the server doubts it."""
+"""Who we are, and whom we trust: as the client has it, asked now and then, and at once when the server doubts it."""
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from kubernetes import client as k8s
 
 from infra.errors import Forbidden, Unreachable
 from infra.kube.lines import Lines
@@ -16,8 +23,8 @@ POD = Pod(namespace="default", name="p", uid="u")
 
 
 @pytest.fixture
-def server():
-    """(URL, what came as Authorization, tokens that it takes)."""
+def server(request):
+    """(URL, what came as Authorization, tokens that it takes). Over TLS where a test gives it a context."""
     came, taken = [], {"one", "two"}
 
     class Handler(BaseHTTPRequestHandler):
@@ -38,6 +45,8 @@ def server():
             pass
 
     serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls := getattr(request, "param", None):
+        serving.socket = tls.wrap_socket(serving.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=serving.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{serving.server_address[1]}", came, taken
@@ -89,3 +98,85 @@ def test_credentials_that_cannot_be_renewed_are_no_answer_and_say_why(kube_at, s
     with pytest.raises(Unreachable, match="cannot be renewed: RuntimeError: the plugin is not there"):
         kube.open("GET", "/x")
     assert came == []
+
+
+def certificate(file, name):
+    """A fresh one, which is its own authority, with its key; returns where it is."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    called = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "api")])
+    address = ipaddress.ip_address("127.0.0.1") if name == "127.0.0.1" else None
+    alternative = x509.IPAddress(address) if address else x509.DNSName(name)
+    made = (
+        x509.CertificateBuilder(called, called, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    file.write_bytes(made.public_bytes(pem) + key.private_bytes(pem, *plain))
+    return str(file)
+
+
+def at(kube, url, **more):
+    """The cluster over TLS, as a kubeconfig with these words would have it."""
+    kube.server = url.replace("http:", "https:")
+    for name, value in {"host": kube.server, "retries": False, **more}.items():
+        setattr(kube.client.configuration, name, value)
+    kube.client.configuration.api_key["BearerToken"] = "one"
+    kube.client = k8s.ApiClient(kube.client.configuration)
+    kube.patience = 0
+    return kube
+
+
+SERVING = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")  # which some of these ask for
+@pytest.mark.parametrize("server", [SERVING], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "more", "good"),
+    [
+        ("127.0.0.1", {}, True),
+        ("127.0.0.1", {"ssl_ca_cert": None}, False),
+        ("127.0.0.1", {"ssl_ca_cert": None, "verify_ssl": False}, True),
+        ("elsewhere", {}, False),
+        ("elsewhere", {"verify_ssl": False}, True),
+        ("kubernetes", {"tls_server_name": "kubernetes"}, True),
+    ],
+)
+def test_our_own_connections_trust_whom_the_client_trusts(kube_at, server, tmp_path, name, more, good):
+    url, _, _ = server
+    file = certificate(tmp_path / "pem", name)
+    SERVING.load_cert_chain(file)
+    kube = at(kube_at(url), url, **{"ssl_ca_cert": file, **more})
+    lines = Lines(kube)
+    assert (evict(lines, POD).answer is Answer.ACCEPTED) is good
+    lines.close()
+    if good:
+        kube.request("GET", "/x")
+    else:
+        with pytest.raises(Unreachable):
+            kube.open("GET", "/x")
+
+
+@pytest.mark.parametrize("server", [SERVING], indirect=True)
+def test_certificates_that_are_renewed_in_their_files_are_read_anew(kube_at, server, tmp_path):
+    url, _, _ = server
+    file = certificate(tmp_path / "pem", "127.0.0.1")
+    SERVING.load_cert_chain(file)
+    kube = at(kube_at(url), url, ssl_ca_cert=file, cert_file=file, key_file=file)
+    lines = Lines(kube)
+    for _ in range(2):
+        assert evict(lines, POD).answer is Answer.ACCEPTED
+        stream = lines.stream("/x", {}, connect=5, silence=5)
+        assert (stream.status, stream.read()) == (200, b"{}")
+        stream.close()
+        lines.close()
+        SERVING.load_cert_chain(certificate(tmp_path / "pem", "127.0.0.1"))
+    (tmp_path / "pem").unlink()
+    assert evict(lines, POD).answer is Answer.UNANSWERED
+    with pytest.raises(Unreachable, match="FileNotFound"):
+        lines.stream("/x", {}, connect=5, silence=5)
