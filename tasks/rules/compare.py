@@ -23,6 +23,7 @@ STALL = 2.0  # a step that takes this many medians stood still
 RESAMPLES = 2000
 LEAST_WORTH = 3.0  # independent steps that a side's steps must be worth
 MOST_ALIKE = 0.95  # above, neighbouring steps say next to nothing that the one before did not
+LEAST_RATIO = 0.02  # the fabric is worth 2 to 20 times; a step that takes a fiftieth computed something else
 SEED = 20240  # the same readings give the same interval
 
 
@@ -112,6 +113,8 @@ def judge(source: Steps | None, target: Steps | None, *, limit: float, confidenc
 
 
 def _decide(found: Ratio, limit: float) -> tuple[Outcome, str]:
+    if found.medians < LEAST_RATIO:
+        return Outcome.UNMEASURED, f"implausible: {1 / found.medians:.0f} times as fast; the two ran different work"
     if found.low > limit:
         return Outcome.FAIL, f"the whole interval [{found.low:.3f}, {found.high:.3f}] is above {limit:g}"
     if found.high > limit:
@@ -135,8 +138,8 @@ def _unusable(side: str, steps: Steps | None) -> str:
         return f"the {side}'s run announced {steps.announced} steps and shows {len(steps.seconds)}"
     if len(steps.seconds) < MIN_STEPS:
         return f"the {side}'s run has {len(steps.seconds)} steps after warm-up, expected at least {MIN_STEPS}"
-    if not steps.ranks or not steps.workload:
-        return f"the {side}'s run does not say what it ran on how many ranks"
+    if not steps.ranks or not steps.hosts or not steps.workload:
+        return f"the {side}'s run does not say what it ran on how many ranks and nodes"
     return ""
 
 

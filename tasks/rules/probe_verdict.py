@@ -179,10 +179,11 @@ def _moved_bytes(reading: Reading | None) -> float | None:
 
 
 def client_of(node: str, reading: Reading) -> ClientIo:
-    """One node's fio output; a figure that it lacks stays None. Cached or impossible figures make it incomplete."""
+    """One node's fio output; a figure that it lacks stays None. Cached, impossible or short ones make it incomplete."""
     tool = reading.tool if reading.tool is not None and reading.tool.tool == "fio" else None
     figures = tool.figures if tool else {}
     trusted = tool is not None and tool.complete is True and not tool.suspicious and figures.get("direct") is True
+    trusted = trusted and not any(figures.get(f"{side}_short_ios") for side in ("read", "write"))
     listed = figures.get("errors") or ()
     return ClientIo(
         node=node,

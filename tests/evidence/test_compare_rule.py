@@ -47,6 +47,18 @@ def test_an_interval_that_holds_the_limit_is_unmeasured_and_asks_for_more_steps(
     assert "train_steps" in verdict.reason
 
 
+def test_a_step_of_another_order_of_magnitude_is_no_gain_but_other_work():
+    verdict = judge(SLOW, steps(around(0.01)), limit=0.6, confidence=0.95)
+    assert verdict.outcome is Outcome.UNMEASURED
+    assert "implausible" in verdict.reason
+
+
+@pytest.mark.parametrize("lost", ["ranks", "hosts", "workload"])
+def test_two_runs_that_do_not_say_where_they_ran_are_not_compared(lost):
+    slow, fast = (replace(side, **{lost: None}) for side in (SLOW, FAST))
+    assert judge(slow, fast, limit=0.6, confidence=0.95).outcome is Outcome.UNMEASURED
+
+
 def test_no_gain_is_no_pass():
     assert judge(SLOW, steps(around(12.36, seed=5)), limit=0.9, confidence=0.95).outcome is Outcome.FAIL
 

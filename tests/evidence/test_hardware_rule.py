@@ -1,5 +1,6 @@
 """Devices and storage: a missing tool is no missing device, and nothing passes that was not seen."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -7,9 +8,11 @@ import pytest
 
 from infra.fabrics import fabric_of
 from infra.model.verdict import Outcome
+from infra.probes.readers.detect import read
 from infra.probes.readers.lines import from_text
 from tasks.judge import judge as judge_output
 from tasks.rules.hardware import ClientIo, judge_devices, judge_reports, judge_storage
+from tasks.rules.probe_verdict import client_of
 
 P5EN = fabric_of("p5en.48xlarge")
 PORT = {"1": {"state": "4: ACTIVE", "rate": "200 Gb/sec", "link_layer": "Unspecified"}}
@@ -209,3 +212,51 @@ def test_what_is_not_whole_or_not_plausible_is_unmeasured(clients):
 def test_without_a_whole_baseline_it_is_measured_not_judged():
     assert storage(AFTER, None) is Outcome.UNMEASURED
     assert storage(AFTER, [replace(BEFORE[0], complete=False)]) is Outcome.UNMEASURED
+
+
+MOVED = {
+    "io_bytes": 300_000_000_000,
+    "bw_bytes": 10_000_000_000,
+    "runtime": 30_000,
+    "total_ios": 70_000,
+    "short_ios": 0,
+}
+
+
+def fio(*jobs, options=None, before="", **changes):
+    """A fio document of jobs that read and write the same."""
+    side = {**MOVED, **changes}
+    shown = jobs or ({"error": 0, "read": side, "write": side, "job options": options or {}},)
+    return before + json.dumps({"fio version": "fio-3.36", "global options": {"direct": "1"}, "jobs": list(shown)})
+
+
+def client_from(text):
+    return client_of("a", read(io.BytesIO(text.encode())))
+
+
+def test_fio_that_agrees_with_itself_is_a_client():
+    found = client_from(fio())
+    assert (found.complete, found.read_bytes_s, found.errors) == (True, 10e9, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        fio(io_bytes=1000),
+        fio(bw_bytes=20_000_000_000),
+        fio(runtime=30, io_bytes=300_000_000),
+        fio(total_ios=0),
+        fio(short_ios=900),
+        fio(before="fio: terminating on signal 15\n"),
+        fio({"read": MOVED, "write": MOVED}),
+    ],
+    ids=["few bytes", "twice the rate", "30 ms", "no operation", "short", "stopped", "no error field"],
+)
+def test_fio_that_contradicts_itself_or_was_cut_short_is_no_client(text):
+    assert not client_from(text).complete
+
+
+def test_rates_of_jobs_that_ran_one_after_another_are_not_added():
+    job = {"error": 0, "read": MOVED, "write": MOVED}
+    assert client_from(fio(job, job)).read_bytes_s == 20e9
+    assert client_from(fio(job, {**job, "job options": {"stonewall": ""}})).read_bytes_s is None

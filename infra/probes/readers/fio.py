@@ -11,6 +11,9 @@ from infra.probes.readers.figures import json_objects, number
 
 _SMALLEST_IO = 512  # bytes; a smaller average never reached a block device
 _MOST_IOPS = 20e6  # per client; beyond it only a cache answers
+_SHORTEST_MS = 1000  # below, only buffers have answered
+_ROUNDED = 0.1  # runtimes are whole milliseconds, and a group's is that of its longest job
+_STOPPED = re.compile(r"^fio: terminating on signal", re.M)
 _GROUP = re.compile(r"Run status group (\d+)")
 _FIO2 = re.compile(
     r"^(?:.*[\s|\]])?(READ|WRITE|MIXED|TRIM): io=([\d.]+)([KMGT]?)B?, aggrb=([\d.]+)([KMGT]?)B?/s, .*maxt=(\d+)\s*msec",
@@ -48,8 +51,13 @@ def _read_json(text: str) -> ToolReading:
         return _read_fragment(text)
     document, jobs = documents[0], documents[0]["jobs"]
     figures: dict[str, Any] = {"format": "json", "valid_json": True, "fio_version": document.get("fio version")}
+    apart = any("stonewall" in o for job in jobs if isinstance(o := job.get("job options"), dict))
+    doubts = []
     for side in ("read", "write"):
-        figures |= _side(side, [job[side] for job in jobs if isinstance(job.get(side), dict)])
+        parts = [job[side] for job in jobs if isinstance(job.get(side), dict)]
+        moving = [part for part in parts if number(part.get("io_bytes")) or number(part.get("bw_bytes"))]
+        figures |= _side(side, parts, together=not apart or len(moving) < 2)
+        doubts += [doubt for part in moving if (doubt := _contradiction(side, part))]
     # An error that is no number is still one, told in its own words.
     given = [job["error"] for d in documents for job in d["jobs"] if job.get("error")]
     errors = [error if number(error) is not None else str(error)[:40] for error in given]
@@ -62,16 +70,30 @@ def _read_json(text: str) -> ToolReading:
     figures["errors"] = errors
     if len(documents) > 1:
         figures["documents"] = len(documents)
-    complete = whole and len(documents) == 1 and bool(jobs)
-    return _reading(figures, complete=complete, failed=bool(errors or _IO_ERROR.search(text)))
+    complete = whole and len(documents) == 1 and bool(jobs) and all("error" in job for job in jobs)
+    complete = complete and not _STOPPED.search(text)
+    failed = bool(errors or _IO_ERROR.search(text))
+    return _reading(figures, complete=complete, failed=failed, doubt=next(iter(doubts), None))
 
 
 def _is_jobs(jobs: object) -> bool:
     return isinstance(jobs, list) and all(isinstance(job, dict) for job in jobs)
 
 
-def _side(side: str, parts: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Both directions of all jobs: rates add up over jobs that ran side by side."""
+def _contradiction(side: str, part: Mapping[str, Any]) -> str | None:
+    """A rate is bytes over runtime; where the three disagree, one of them is not what fio printed."""
+    size, rate, runtime = (number(part.get(key)) for key in ("io_bytes", "bw_bytes", "runtime"))
+    if size is None or rate is None or runtime is None:
+        return None
+    if abs(size - rate * runtime / 1000) > _ROUNDED * max(size, rate * runtime / 1000):
+        return f"{side}: {size} bytes in {runtime} ms are not {rate} bytes/s"
+    if number(part.get("total_ios")) == 0:
+        return f"{side}: {size} bytes in no operation at all"
+    return f"{side}: a run of {runtime} ms shows a burst, no rate" if runtime < _SHORTEST_MS else None
+
+
+def _side(side: str, parts: list[Mapping[str, Any]], *, together: bool = True) -> dict[str, Any]:
+    """One direction of all jobs: rates add up over jobs that ran side by side (`together`), and over no others."""
     if not parts:
         return {}
     found: dict[str, Any] = {}
@@ -82,6 +104,8 @@ def _side(side: str, parts: list[Mapping[str, Any]]) -> dict[str, Any]:
         ("total_ios", "ios"),
         ("short_ios", "short_ios"),
     ):
+        if not together and key in {"bw_bytes", "iops"}:
+            continue
         numbers = [n for p in parts if (n := number(p.get(key))) is not None]
         if len(numbers) == len(parts):
             found[f"{side}_{name}"] = sum(numbers)
@@ -142,7 +166,11 @@ def _read_text(text: str) -> ToolReading:
         figures |= _jobs(text, fio2=fio2)
     undamaged = all(g["kb_s" if fio2 else "mib_s"] is not None for g in groups)
     failed = bool(_ERROR.search(text) or _IO_ERROR.search(text))
-    return _reading(figures, complete=bool(groups) and undamaged and text.endswith("\n"), failed=failed)
+    return _reading(
+        figures,
+        complete=bool(groups) and undamaged and text.endswith("\n") and not _STOPPED.search(text),
+        failed=failed,
+    )
 
 
 def _jobs(text: str, *, fio2: bool) -> dict[str, Any]:
@@ -155,8 +183,8 @@ def _jobs(text: str, *, fio2: bool) -> dict[str, Any]:
     return {f"{side}_{'kb_s' if fio2 else 'mib_s'}": rates[0] for side, rates in found.items() if len(rates) == 1}
 
 
-def _reading(figures: dict[str, Any], *, complete: bool, failed: bool) -> ToolReading:
-    suspicious = None
+def _reading(figures: dict[str, Any], *, complete: bool, failed: bool, doubt: str | None = None) -> ToolReading:
+    suspicious = doubt
     for side in ("write", "read"):
         ios, size, iops = (figures.get(f"{side}_{k}") for k in ("ios", "io_bytes", "iops"))
         if ios and size:
