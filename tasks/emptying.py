@@ -84,6 +84,8 @@ class Emptying:
         wave_end = min(self.began + self.limits.wave, self.limits.until)
         while self.jobs or self.last or self.in_flight:
             stopped = self.cancelled()
+            if not self.jobs and not self.in_flight:
+                self._keep_last()
             if not stopped:
                 self._dispatch()
             self._take(self.view.pump(0.01 if self.queues.limited else TICK))
@@ -110,6 +112,7 @@ class Emptying:
             self.ends[pod.uid] = PodEnd(
                 pod=pod, end=End.FAILED, code=verdict.code, reason=verdict.reason, remedy=verdict.remedy
             )
+            self.last.came(pod.node)
             return
         job = Job(pod=pod, started=self.clock.now())
         self.total += 1
@@ -213,9 +216,11 @@ class Emptying:
             self._release(self.last.free(pod.node))
 
     def _left(self, uid: str) -> None:
-        self.ends.pop(uid, None)
+        ended = self.ends.pop(uid, None)
         self.departed.add(uid)
         job = self._drop(uid)
+        if ended is not None:
+            self._release(self.last.went(ended.pod.node))
         if job is not None:
             self.gone += 1
             self.tally.gone += 1
@@ -351,8 +356,14 @@ class Emptying:
             self._end(job, End.UNKNOWN if unknown else End.FAILED, code, said)
 
     def _end(self, job: Job, end: End, code: str, reason: str, remedy: str = "") -> None:
+        """It has not left: its node's drivers stay with it."""
         self.ends[job.pod.uid] = PodEnd(pod=job.pod, end=end, code=code, reason=reason, remedy=remedy)
-        self._drop(job.pod.uid)
+        self.jobs.pop(job.pod.uid, None)
+
+    def _keep_last(self) -> None:
+        """Those for whom they wait do not leave: a driver that went before would leave mounts that nobody can undo."""
+        for job in self.last.give_up().values():
+            self._end(job, End.FAILED, "waits-for-others", f"leaves last, and other pods are left on {job.pod.node}")
 
     def _show(self) -> None:
         if monotonic() - self.shown >= 1.0:

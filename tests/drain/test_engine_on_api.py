@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 from infra.kube.api import Kube
+from infra.kube.view import View
 from tasks.drain import DrainOptions, drain_nodes, verify_empty
-from tasks.rules.outcome import End
+from tasks.evict import Evictor
+from tasks.rules.drain import drains_last
+from tasks.rules.outcome import End, Fate, Limits, Sentence
+from tasks.rules.sentences import LEAVES
 
 
 def on(build, *nodes):
@@ -73,3 +79,29 @@ def test_a_fault_of_our_own_while_asking_ends_the_drain_as_unknown_and_says_so(k
     assert {(p.code, p.end) for p in report.left} == {("internal-error", End.UNKNOWN)}
     assert all("TypeError: Integer exceeds 64-bit range" in p.reason for p in report.left)
     assert (len(on(build, "old-0", "old-1")), sorted(report.restored)) == (3, ["old-0", "old-1"])
+
+
+def test_drivers_stay_with_those_who_do_not_leave(kube: Kube, kubelet, build, fast_clock):
+    """One pod is held, one cannot be asked to leave, one leaves: only with the last does the driver go."""
+    for name in ("held", "two", "free"):
+        build.node(name)
+        build.pod(name, name, labels={"app": name})
+        build.pod(f"csi-{name}", name)
+    for name in ("a", "b"):
+        build.budget(name, {"app": "two"}, maxUnavailable=1)
+    build.until_ready(6)
+    hold = Sentence(fate=Fate.HELD, code="gang-gone", reason="of a gang that did not move")
+    hour = timedelta(hours=1)
+    limits = Limits(pod=hour, wave=hour, until=fast_clock.now() + hour)
+    with View(kube) as view, Evictor(kube, view, rate=100, clock=fast_clock) as evictor:
+        left = evictor.empty(
+            ["held", "two", "free"], lambda pod: hold if pod.name == "held" else LEAVES, limits, last=drains_last
+        )
+
+    assert {p.pod.name: p.code for p in left} == {
+        "held": "gang-gone",
+        "csi-held": "waits-for-others",
+        "two": "multiple-pdb",
+        "csi-two": "waits-for-others",
+    }
+    assert {p["metadata"]["name"] for p in build.pods()} == {p.pod.name for p in left}
