@@ -21,20 +21,30 @@ def place(ledger: Ledger) -> str:
 
 
 def remember(ledger: Ledger, kube: Kube | None, at: str) -> None:
-    """Keep the ledger's head elsewhere. Raises what the cluster answers when it cannot be written there."""
+    """Keep the ledger's head elsewhere. Raises what the cluster answers when it cannot be written there.
+
+    A head that this ledger no longer holds stays where it is kept: it is what shows that entries were dropped or
+    written anew, and the first entry that follows such a change must not hide it.
+    """
     head = ledger.head()
     if head is None:
         return
     entry = {"ledger": head.ledger, "seq": head.seq, "hash": head.hash, "at": at, "where": place(ledger)}
     key = head.ledger[:32]
     known = _local()
-    if int(known.get(key, {}).get("seq", 0)) < head.seq:
+    if _follows(ledger, head, known.get(key)):
         path = home() / _FILE
         part = path.with_suffix(".part")
         part.write_text(json.dumps({**known, key: entry}, indent=1), encoding="utf-8")
         part.replace(path)
-    if kube is not None:
+    if kube is not None and all(_follows(ledger, head, e) for e in heads.read(kube) if e.get("ledger") == head.ledger):
         heads.write(kube, key, entry)
+
+
+def _follows(ledger: Ledger, head: Head, entry: Mapping[str, Any] | None) -> bool:
+    """Is `head` newer than what is remembered, in a ledger that still holds it?"""
+    kept = head_of(entry) if entry else None
+    return kept is None or (kept.seq < head.seq and ledger.hash_of(kept.seq) == kept.hash)
 
 
 def of_machine() -> list[dict[str, Any]]:

@@ -93,13 +93,14 @@ def verify(cluster: Cluster, run: str | None = None) -> Checked:
         notes: list[str] = []
         for name, read in (("this machine", heads.of_machine), ("the cluster", lambda: _of_cluster(cluster))):
             try:
-                broken, matched = _compare(read, head, hashes, heads.place(ledger))
+                broken, matched, others = _compare(read, head, hashes, heads.place(ledger))
             except PoolshiftError as error:
                 notes.append(f"not compared with {name}: {error.object}: {error.observed}")
                 continue
             found += [b for b in broken if b not in found]
             if matched:
                 compared.append(name)
+                notes += [f"{name} also remembers {other}" for other in others]
             elif not broken:
                 notes.append(f"not compared with {name}: it keeps no head of this ledger")
         found.sort(key=lambda b: b.seq)
@@ -119,8 +120,8 @@ def _of_cluster(cluster: Cluster) -> list[dict[str, Any]]:
 
 def _compare(
     read: Callable[[], Iterable[Mapping[str, Any]]], head: Head | None, hashes: Mapping[int, str], place: str
-) -> tuple[list[Break], bool]:
-    """What the remembered heads show, and whether any is of this ledger.
+) -> tuple[list[Break], bool, list[str]]:
+    """What the remembered heads show, whether any is of this ledger, and which were of others in its place.
 
     A head of the same database that begins otherwise counts only where none of this one is known: a ledger may have
     been put aside, and a new one begun in its place.
@@ -130,4 +131,9 @@ def _compare(
     mine = [found for _, found in remembered if found.ledger == first]
     here = mine or [found for entry, found in remembered if entry.get("where") == place]
     broken = [b for found in here if (b := behind(found, hashes, first)) is not None]
-    return broken, bool(mine) and not broken
+    others = [
+        f"another ledger in this place, of {found.seq} entries until {entry.get('at')}: it was put aside or replaced"
+        for entry, found in remembered
+        if entry.get("where") == place and found.ledger != first
+    ]
+    return broken, bool(mine) and not broken, others

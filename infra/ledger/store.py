@@ -157,6 +157,11 @@ class Ledger:
             rows = connection.execute(sa.select(ENTRIES.c.seq, ENTRIES.c.hash).order_by(ENTRIES.c.seq))
             return {row.seq: row.hash for row in rows}
 
+    def hash_of(self, seq: int) -> str | None:
+        """One entry's hash, or None where there is no such entry. Raises Unreachable."""
+        with self._reading() as connection:
+            return connection.execute(sa.select(ENTRIES.c.hash).where(ENTRIES.c.seq == seq)).scalar()
+
     def raw(self, raw_digest: str) -> bytes | None:
         """The raw output behind a digest, or None. Raises Unreachable, and zlib.error where it was damaged."""
         with self._reading() as connection:

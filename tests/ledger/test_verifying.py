@@ -98,6 +98,42 @@ def test_a_change_anywhere_is_named_by_its_first_entry_with_what_was_expected(
     assert f"entry {first} " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("statement", "more"),
+    [
+        (ENTRIES.delete().where(ENTRIES.c.seq >= 5), 1),
+        (ENTRIES.delete().where(ENTRIES.c.seq >= 5), 3),
+        (ENTRIES.delete().where(ENTRIES.c.seq >= 2), 3),
+    ],
+    ids=["as many as before", "more than before", "nearly all anew"],
+)
+def test_entries_written_after_others_were_dropped_do_not_hide_it(
+    kube: Kube,
+    capsys: pytest.CaptureFixture[str],
+    statement: Any,
+    more: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keep(kube)
+    change(statement)
+    keep(kube, more)
+
+    assert report(capsys)[0] == 3
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path / "another"))  # only the cluster remembers there
+    assert report(capsys)[0] == 3
+
+
+def test_a_ledger_begun_in_the_place_of_another_says_so(kube: Kube, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(kube)
+    change(ENTRIES.delete())
+    ledgers.decide("another", "p", "2026-02-01T00:00:00Z", "approval", "migrate", {}, True, kube)
+    code, found = report(capsys)
+
+    assert (code, len(found["notes"])) == (0, 2)
+    assert all("another ledger in this place, of 6 entries" in note for note in found["notes"])
+
+
 def test_another_ledger_in_the_place_of_one_that_is_remembered_is_no_pass(
     kube: Kube, capsys: pytest.CaptureFixture[str]
 ) -> None:
