@@ -70,6 +70,7 @@ def attempt(
     lines: list[str] = []
     late = threading.Timer(timeout, process.kill)
     blow: threading.Timer | None = None
+    late.daemon = True  # else Ctrl-C in a test would wait for it
     late.start()
     assert process.stderr is not None
     began = time.monotonic()
@@ -78,6 +79,7 @@ def attempt(
         print(f"{time.monotonic() - began:7.1f} {lines[-1]}", flush=True)
         if blow is None and (seconds := strike(line)) is not None:
             blow = threading.Timer(seconds, process.kill)
+            blow.daemon = True
             blow.start()
     process.wait()
     process.stderr.close()
