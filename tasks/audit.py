@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,8 +49,9 @@ class Audit:
 
     @property
     def outcome(self) -> Outcome:
-        """Fail beats unmeasured; nothing to judge is unmeasured."""
-        return worst([c.outcome for c in self.components] + [v.outcome for v in self.verdicts])
+        """Fail beats unmeasured; nothing to judge is unmeasured, and so are plugins without the pools they serve."""
+        alone = [Outcome.UNMEASURED] if self.components and not self.verdicts and not self.reading else []
+        return worst(alone + [c.outcome for c in self.components] + [v.outcome for v in self.verdicts])
 
     @property
     def exit_code(self) -> int:
@@ -129,7 +130,9 @@ def of_objects(objects: Iterable[Mapping[str, Any]]) -> Audit:
     """
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for obj in objects:
-        kinds.setdefault(str(obj.get("kind")), []).append(obj)
+        metadata = obj.get("metadata")
+        if isinstance(metadata, Mapping) and metadata.get("name"):  # an object without a name is a rest of one
+            kinds.setdefault(str(obj.get("kind")), []).append(obj)
     pods = [p for p in kinds.get("Pod", ()) if plugins.is_component(p)]
     if not pods and not kinds.keys() & {"Node", "DaemonSet"}:
         pods = kinds.get("Pod", [])
@@ -142,7 +145,9 @@ def of_objects(objects: Iterable[Mapping[str, Any]]) -> Audit:
         csi=kinds.get("CSINode"),
     )
     found = rules.components(view.nodes, view.daemonsets, view.pods, kinds.get("Event", ()))
-    verdicts, notes = _pools(view, whole="DaemonSet" in kinds)
+    verdicts, notes = _pools(view, missing=[kind for kind in ("DaemonSet", "Pod") if kind not in kinds])
+    if not verdicts:
+        notes = (*notes, "no node of a known machine type: whether the plugins cover every node cannot be told")
     return Audit(components=tuple(found), verdicts=verdicts, notes=notes)
 
 
@@ -150,7 +155,7 @@ def of_cluster(cluster: Cluster) -> Audit:
     """Audit every accelerator pool of a live cluster, found by its nodes' labels and machine type."""
     kube = api.connect(cluster)
     view = plugins.survey(kube, list(kube.list("/api/v1/nodes")))
-    verdicts, notes = _pools(view, whole=True)
+    verdicts, notes = _pools(view)
     remembered = tuple(_remember(v, simulated=kube.sandbox is not None) for v in verdicts)
     return Audit(verdicts=remembered, now=kube.clock.now(), notes=notes)
 
@@ -159,10 +164,10 @@ def _is_known(labels: Mapping[str, str]) -> bool:
     return fabrics.fabric_of(labels.get(_TYPE, "")) is not None
 
 
-def _pools(view: PluginView, *, whole: bool) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
+def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
     """A verdict for each pool whose machine type is known, and what could not be judged.
 
-    `whole`: the DaemonSets were read. Where they were not, that a plugin is absent cannot be said.
+    `missing`: kinds that a dump does not hold, of which therefore nothing can be said to be absent.
     """
     pools: dict[tuple[str, str, str], list[Node]] = {}
     strange: dict[str, int] = {}
@@ -177,7 +182,7 @@ def _pools(view: PluginView, *, whole: bool) -> tuple[tuple[Verdict, ...], tuple
     for (label, name, machine), nodes in pools.items():
         expected = readiness.expectation(_pool(label, name, machine, len(nodes)))
         found = readiness_rules.judge(replace(view, nodes=tuple(nodes)), expected)
-        verdicts.append(found if whole else _without_daemonsets(found))
+        verdicts.append(_without(missing, found) if missing else found)
     notes = [
         f"{plural(count, 'node')} of machine type {machine}: not in infra/fabrics, so what they should offer is unknown"
         for machine, count in sorted(strange.items())
@@ -185,12 +190,14 @@ def _pools(view: PluginView, *, whole: bool) -> tuple[tuple[Verdict, ...], tuple
     return tuple(verdicts), tuple(notes)
 
 
-def _without_daemonsets(verdict: Verdict) -> Verdict:
-    """A dump without DaemonSets shows devices that are missing; a pass takes the plugins as well."""
-    findings = tuple(f for f in verdict.findings if f.code != "plugin-absent")
+def _without(missing: Sequence[str], verdict: Verdict) -> Verdict:
+    """A dump without DaemonSets or pods shows devices that are missing; a pass takes the plugins as well."""
+    unseen = {"plugin-absent", "plugin-pod-missing"} if "DaemonSet" in missing else {"plugin-pod-missing"}
+    findings = tuple(f for f in verdict.findings if f.code not in unseen)
     if any(f.level is Level.BLOCK for f in findings):
         return replace(verdict, findings=findings, reason=findings[0].fact())
-    reason = "the dump holds no DaemonSets: whether the plugins cover every node cannot be told"
+    kinds = " and no ".join(f"{kind}s" for kind in missing)
+    reason = f"the dump holds no {kinds}: whether the plugins cover every node cannot be told"
     return replace(verdict, outcome=Outcome.UNMEASURED, findings=findings, reason=reason)
 
 
@@ -215,7 +222,14 @@ def _newest(kinds: Mapping[str, Iterable[Mapping[str, Any]]]) -> datetime:
         for condition in (node.get("status") or {}).get("conditions") or ()
     ]
     moments += [event.get("lastTimestamp") for event in kinds.get("Event", ())]
-    return max((parse_time(m) for m in moments if isinstance(m, str) and m), default=datetime.fromtimestamp(0, UTC))
+    return max((t for t in map(_time, moments) if t is not None), default=datetime.fromtimestamp(0, UTC))
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return parse_time(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _pool(label: str, name: str, machine: str, count: int) -> Pool:

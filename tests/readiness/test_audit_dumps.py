@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from flows import cli
+from infra.model.verdict import Outcome
+from tasks.audit import of_objects
 
 CASES = Path(__file__).parent / "cases"
 EFA, GPU, MACHINE = "vpc.amazonaws.com/efa", "nvidia.com/gpu", "p5en.48xlarge"
@@ -327,3 +329,43 @@ def test_every_cause_is_told_by_the_words_of_the_runtime_and_not_by_a_look_alike
         "enriched according to the cdiff": "",
     }
     assert {text: cause_of(text) for text in told} == told
+
+
+NODES = [node("n1"), node("n2")]
+SETS = [daemonset(name) for name in PLUGINS]
+PODS = [pod(name, on) for name in PLUGINS for on in ("n1", "n2")]
+
+
+def of_type(machine: str) -> list[Raw]:
+    nodes = copy.deepcopy(NODES)
+    for each in nodes:
+        each["metadata"]["labels"]["node.kubernetes.io/instance-type"] = machine
+    return nodes
+
+
+def test_a_whole_dump_of_a_sound_pool_passes() -> None:
+    assert of_objects([*NODES, *SETS, *PODS]).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [SETS, PODS, [*SETS, *PODS], NODES, [*NODES, *SETS], [*NODES, *PODS], [*of_type("p9.96xlarge"), *SETS, *PODS]],
+    ids=["sets", "pods", "sets and pods", "nodes", "no pods", "no sets", "an unknown machine"],
+)
+def test_a_part_of_a_dump_is_never_a_pass_and_blames_nobody_for_what_it_does_not_hold(objects: list[Raw]) -> None:
+    found = of_objects(objects)
+    assert found.outcome is Outcome.UNMEASURED
+    assert not [f for f in found.findings if f.level == "block"]
+    assert found.notes or any("cannot be told" in v.reason for v in found.verdicts)
+
+
+@pytest.mark.parametrize("kind", ["Node", "Pod", "DaemonSet", "Event", "ResourceSlice", "CSINode"])
+@pytest.mark.parametrize("rest", [{}, {"metadata": None}, {"metadata": []}, {"metadata": {}}, {"lastTimestamp": "x"}])
+def test_the_rest_of_an_object_breaks_no_audit(kind: str, rest: Raw) -> None:
+    assert of_objects([*NODES, *SETS, *PODS, {"kind": kind, **rest}]).outcome is Outcome.PASS
+
+
+def test_a_time_that_is_none_breaks_no_audit() -> None:
+    nodes = copy.deepcopy(NODES)
+    nodes[0]["status"]["conditions"][0]["lastHeartbeatTime"] = "yesterday"
+    assert of_objects([*nodes, *SETS, *PODS]).outcome is Outcome.PASS
