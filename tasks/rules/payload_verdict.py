@@ -73,8 +73,21 @@ def answer_steps(payload: PayloadEvents) -> Answer:
         "max_step_s": max(seconds) if seconds else None,
         "complete": steps.complete,
     }
-    findings = _ends(payload)
-    return Answer(fields=fields, verdict="failed" if findings else "undetermined", findings=findings)
+    failed = _ends(payload)
+    findings = failed or (_not_judged(whole=steps.complete and bool(seconds)),)
+    return Answer(fields=fields, verdict="failed" if failed else "undetermined", findings=findings)
+
+
+def _not_judged(*, whole: bool) -> Finding:
+    """Why a run of training steps has no verdict of its own."""
+    return Finding(
+        level=Level.INFO,
+        code="not-judged",
+        object="train-step",
+        observed="a step time is judged against the other pool's, not alone" if whole else "the run is not whole",
+        expected="" if whole else "one start line, every step that it announces, one end line",
+        remedy="poolshift migrate compares both pools" if whole else "Give all that rank 0 printed",
+    )
 
 
 def answer_devices(payload: PayloadEvents) -> Answer:
@@ -92,6 +105,8 @@ def _ends(payload: PayloadEvents) -> tuple[Finding, ...]:
             code="program-failed",
             object=name,
             observed=str(event.get("error") or "the program ended with ok false")[:300],
+            expected="an end line that says ok",
+            remedy="Read the lines of the rank that ended first; run it again with NCCL_DEBUG=WARN",
         )
         for name, event in bad
     )
