@@ -21,17 +21,25 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Move GPU workloads to a new RDMA-capable node pool, and retire the old one only after measured gates pass.",
+    epilog="Exit codes: 0 done or pass, 1 error, 2 usage or bad spec, 3 gate held (fail), 4 unmeasured, "
+    "5 refused by the plan.",
 )
 
-SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML of infra/model/spec.py; '-' reads standard input")]
-Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig to use instead of the spec's")]
-Context = Annotated[str | None, typer.Option(help="Context to use instead of the spec's")]
+SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="Spec file, as in infra/examples; '-': standard input")]
+Kubeconfig = Annotated[
+    str | None, typer.Option(help="Default: the spec's, $KUBECONFIG, ~/.kube/config, or the cluster it runs in")
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: the spec's, or its current one")]
 Budget = Annotated[
     float | None,
-    typer.Option(min=0.1, help="GPU-minutes that measuring may take, both pools together; default: the spec's"),
+    typer.Option(
+        min=0.1, metavar="MINUTES", help="GPU-minutes that measuring may take, both pools together; default: the spec's"
+    ),
 ]
 Namespace = Annotated[str, typer.Option(help="Where poolshift keeps its records")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, as in `poolshift status`")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output")]
 
 Spec = TypeVar("Spec", "MigrationSpec", "RevalidationSpec")
@@ -51,15 +59,20 @@ def run(arguments: list[str]) -> int:
     from flows import console
 
     as_json = "--json" in arguments
+    if arguments == ["--version"]:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"poolshift {version('poolshift')}\n")
+        return 0
     try:
-        code = app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False)
-        return int(code or 0)
+        code = int(app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False) or 0)
+        if code == _INTERRUPTED:  # typer's answer to a Ctrl-C, which it keeps to itself; no command gives it
+            _say_interrupted()
+        return code
     except PoolshiftError as error:
         console.show_error(error, as_json=as_json)
         return error.exit_code
     except typer.Exit as stop:
-        if stop.exit_code == _INTERRUPTED:  # typer's own word for a Ctrl-C
-            _say_interrupted()
         return int(stop.exit_code)
     except _USAGE as error:
         error.show()
@@ -148,7 +161,7 @@ def plan(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the requests in full")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show everything that a migration would do and everything that stands in its way. Writes nothing."""
+    """Show what a migration would do and what stands in its way. Writes nothing."""
     from flows import present
     from infra.model.spec import MigrationSpec
     from tasks import planning
@@ -196,7 +209,7 @@ def revalidate(
     budget: Budget = None,
     as_json: AsJson = False,
 ) -> int:
-    """Prove live pools again: devices always, the transport on idle nodes. Says since when a pool fails."""
+    """Prove live pools again, and say since when one fails. Devices always, the transport on idle nodes."""
     from flows import present
     from infra.model.spec import RevalidationSpec
 
@@ -214,21 +227,21 @@ def revalidate(
 
 @app.command()
 def rollback(
-    spec: SpecFile,
+    spec: Annotated[str, typer.Argument(metavar="SPEC|RUN", help="Spec file, or the run's name; '-': standard input")],
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     remove_target: Annotated[bool, typer.Option(help="Delete the target pool too, if it is ours and empty")] = False,
     namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
-    """Put back exactly what a migration changed: cordons, taints, bounds, suspended jobs. By spec, or by run name."""
+    """Put back exactly what a migration changed. Cordons, taints, bounds, suspended jobs; by spec, or by run name."""
     from pathlib import Path
 
     from flows import present
     from infra.model.spec import MigrationSpec
     from tasks import undo
 
-    if spec == "-" or Path(spec).is_file():
+    if spec == "-" or Path(spec).exists() or Path(spec).name != spec or spec.endswith((".yaml", ".yml", ".json")):
         loaded = _load(spec, MigrationSpec, kubeconfig, context)
     else:
         loaded = undo.spec_of(_cluster(kubeconfig, context, namespace), spec)
@@ -245,30 +258,31 @@ def rollback(
 
 @app.command()
 def approve(
-    name: Annotated[str, typer.Argument(help="The run's name")],
+    name: RunName,
     reason: Annotated[str, typer.Option(help="Why; kept in the record")],
     by: Annotated[str | None, typer.Option(help="Who; default: the user of this shell")] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
+    as_json: AsJson = False,
 ) -> int:
     """Say yes to a migration that waits for approval."""
-    from flows import approval, console
+    from flows import approval, present
 
-    console.say(approval.approve(_cluster(kubeconfig, context, namespace), name, by=by, reason=reason))
+    said = approval.approve(_cluster(kubeconfig, context, namespace), name, by=by, reason=reason)
+    present.answered(name, said, as_json=as_json)
     return 0
 
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept in the record and shown")]
 By = Annotated[str | None, typer.Option(help="Who; default: the user of this shell")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name")]
 
 
-def _wish(wish: str, name: str, by: str | None, reason: str, cluster: Cluster) -> int:
-    from flows import console
+def _wish(wish: str, name: str, by: str | None, reason: str, cluster: Cluster, as_json: bool) -> int:
+    from flows import present
     from tasks import wishes
 
-    console.say(wishes.ask(cluster, name, wishes.Wish(wish), by=by, reason=reason))
+    present.answered(name, wishes.ask(cluster, name, wishes.Wish(wish), by=by, reason=reason), as_json=as_json)
     return 0
 
 
@@ -280,9 +294,10 @@ def pause(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
+    as_json: AsJson = False,
 ) -> int:
-    """Hold a migration before its next wave or step, from any machine. What has begun is finished."""
-    return _wish("pause", name, by, reason, _cluster(kubeconfig, context, namespace))
+    """Hold a migration, from any machine. What has begun is finished; it holds before its next wave or step."""
+    return _wish("pause", name, by, reason, _cluster(kubeconfig, context, namespace), as_json)
 
 
 @app.command()
@@ -292,9 +307,10 @@ def resume(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
+    as_json: AsJson = False,
 ) -> int:
     """Take a pause or a cancellation back."""
-    return _wish("resume", name, by, "", _cluster(kubeconfig, context, namespace))
+    return _wish("resume", name, by, "", _cluster(kubeconfig, context, namespace), as_json)
 
 
 @app.command()
@@ -305,14 +321,15 @@ def cancel(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
+    as_json: AsJson = False,
 ) -> int:
-    """Stop a migration: no further eviction, gangs brought up, and nodes that are not empty as they were before."""
-    return _wish("cancel", name, by, reason, _cluster(kubeconfig, context, namespace))
+    """Stop a migration, from any machine. No further eviction; gangs come up, nodes not empty go back as they were."""
+    return _wish("cancel", name, by, reason, _cluster(kubeconfig, context, namespace), as_json)
 
 
 @app.command()
 def status(
-    name: Annotated[str | None, typer.Argument(help="One run; default: all")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="RUN", help="One run; default: all")] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
@@ -328,7 +345,7 @@ def status(
 
 @app.command()
 def report(
-    name: Annotated[str | None, typer.Argument(help="The run's name")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="RUN", help="The run's name; with --verify: all")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check the ledger instead: is it what was written?")] = False,
     rejudge: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Judge its saved output again, under this spec's limits")
@@ -336,7 +353,9 @@ def report(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = "poolshift",
-    into: Annotated[str | None, typer.Option(help="Folder; default: reports/ of poolshift's home")] = None,
+    into: Annotated[
+        str | None, typer.Option(help="Folder; default: reports/ in $POOLSHIFT_HOME or ~/.local/state/poolshift")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Write a run's report (HTML, Markdown, JSON). Or check the ledger, or judge saved output under other limits."""
@@ -371,7 +390,7 @@ def judge(
     nodes: Annotated[int | None, typer.Option(help="How many nodes took part")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Read NCCL logs, nccl-tests, perftest, fio, … and say what they prove."""
+    """Say what a tool's output proves (NCCL, nccl-tests, fio, …). NCCL logs rank by rank; packed files too."""
     from flows import judging
 
     return judging.judge(file, machine, nodes, as_json=as_json)
@@ -413,10 +432,12 @@ def blockers(
 
 @app.command()
 def drain(
-    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE ...]", help="Nodes to empty")] = None,
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE", help="Nodes to empty")] = None,
     selector: Annotated[str | None, typer.Option("--selector", "-l", help="Nodes by label")] = None,
     pool: Annotated[str | None, typer.Option(help="Nodes of an EKS node group, GKE or Karpenter pool by name")] = None,
-    grace_period: Annotated[int, typer.Option(max=2**31 - 1, help="Seconds for each pod; -1: its own")] = -1,
+    grace_period: Annotated[
+        int, typer.Option(max=2**31 - 1, metavar="SECONDS", help="Seconds for each pod; -1: its own")
+    ] = -1,
     timeout: Annotated[str, typer.Option(help="Give up after this long, e.g. 10m; 0s: never")] = "0s",
     pod_selector: Annotated[str | None, typer.Option(help="Only pods with these labels leave")] = None,
     ignore_daemonsets: Annotated[bool, typer.Option(help="Leave DaemonSet pods where they are")] = False,
@@ -425,7 +446,7 @@ def drain(
     dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
     take_over: Annotated[bool, typer.Option(help="Undo another drain's cordons first, if it was killed")] = False,
     evictions_per_second: Annotated[
-        float, typer.Option(min=0.1, max=1e6, help="At most so many, over all nodes")
+        float, typer.Option(min=0.1, max=1e6, metavar="N", help="At most so many, over all nodes")
     ] = 500.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -461,20 +482,22 @@ def drain(
 def sandbox(
     scenario: Annotated[str, typer.Option(help="Name of a scenario; see --list")] = "healthy",
     cloud: Annotated[Literal["eks", "gke"], typer.Option(help="Whose pools to simulate")] = "eks",
-    port: Annotated[int, typer.Option(help="Of the Kubernetes API; 0: any free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the Kubernetes API; 0: any free one")] = 0,
     kubeconfig: Annotated[str, typer.Option(help="Written when it serves")] = "sandbox.kubeconfig",
     control_plane: Annotated[
         Literal["embedded", "real"], typer.Option(help="Ours, or a real kube-apiserver")
     ] = "embedded",
     listing: Annotated[bool, typer.Option("--list", help="Show the scenarios")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --list: one JSON document")] = False,
 ) -> int:
-    """A cluster, a cloud and a fabric on loopback, in the foreground until a signal."""
+    """Simulate a cluster, a cloud and a fabric on loopback. In the foreground, until a signal."""
     from flows import console
     from infra.sandbox import run as running
     from infra.sandbox import scenario as scenarios
 
     if listing:
-        console.show_table({"scenario": n, "what happens": scenarios.load(n).summary} for n in scenarios.names())
+        rows = [{"scenario": n, "what happens": scenarios.load(n).summary} for n in scenarios.names()]
+        console.show_json(rows) if as_json else console.show_table(rows)
         return 0
     from pathlib import Path
 
@@ -491,7 +514,7 @@ def serve(
     context: Context = None,
     limit: Annotated[int, typer.Option(help="Runs at the same time")] = 3,
 ) -> int:
-    """Register the four deployments with Prefect and serve them until a signal."""
+    """Register the four deployments with Prefect and serve them. In the foreground, until a signal."""
     from flows import serve as serving
     from infra.model.spec import MigrationSpec, RevalidationSpec
 
@@ -505,7 +528,7 @@ def demo(
     cloud: Annotated[Literal["eks", "gke"], typer.Option(help="Whose pools to simulate")] = "eks",
     keep: Annotated[bool, typer.Option(help="Leave the Prefect UI running at the end")] = False,
 ) -> int:
-    """A migration that is refused because RDMA is dead, and the same one passing. Simulated, on loopback."""
+    """Show a migration refused because RDMA is dead, then passing. Simulated, on loopback."""
     from flows import demo as showing
 
     return showing.demo(cloud=cloud, keep=keep)

@@ -22,6 +22,7 @@ from typing import Any
 
 from infra.errors import PoolshiftError, Unreachable
 from tasks.home import home
+from tasks.progress import say
 
 QUIET: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
@@ -118,6 +119,7 @@ def start_server(port: int | None = None, *, shared: bool = False) -> tuple[subp
     """
     number = port or free_port()
     url = f"http://127.0.0.1:{number}/api"
+    say(f"starting a Prefect server on {url.removesuffix('/api')}")  # it takes seconds, minutes on a busy machine
     environment = {
         **os.environ,
         **QUIET,

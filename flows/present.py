@@ -78,6 +78,14 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
             console.out().print(line, markup=False)
 
 
+def answered(run: str, said: str, *, as_json: bool) -> None:
+    """What a run was asked, and what it will do."""
+    if as_json:
+        console.show_json({"run": run, "answer": said})
+        return
+    console.say(said)
+
+
 def written(path: Path, *, as_json: bool) -> None:
     """Where the report is."""
     if as_json:

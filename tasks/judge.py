@@ -134,7 +134,11 @@ def _unknown(reading: Reading) -> tuple[Finding, ...]:
     elif b"\0" in reading.head:
         code, observed, remedy = "binary", "binary data, no text", "give the text that the tool printed"
     else:
-        return ()
+        code, observed = "unknown", "no line that a reader knows"
+        remedy = (
+            "give all that NCCL (NCCL_DEBUG=INFO), nccl-tests, perftest, fi_info, ibstat, fio or IOR printed; "
+            "what kubectl get -o json and device plugins print: poolshift audit -f FILE"
+        )
     return (Finding(level=Level.WARN, code=code, object="input", observed=observed, remedy=remedy),)
 
 
@@ -354,9 +358,13 @@ def _worth_showing(key: str, value: object) -> bool:
 
 
 def _shown(value: object) -> str:
+    """A value as a person reads it; no brackets, braces or True of Python."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{k} {v}" for k, v in value.items())
+        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items())
     if isinstance(value, list):
-        shown = ", ".join(str(v) for v in value[:8])
+        between = "; " if any(isinstance(v, dict | list) for v in value) else ", "
+        shown = between.join(_shown(v) for v in value[:8])
         return shown + (f" and {len(value) - 8} more" if len(value) > 8 else "")
     return str(value)

@@ -104,7 +104,10 @@ class Plan:
         lines = [f"# Plan {self.run}{mark}", "", f"{self.source} -> {self.target}", "", f"**{self.summary}**", ""]
         if self.findings:
             lines += ["## Findings", ""]
-            lines += [f"- {f.level.value.upper()} `{f.code}` {f.wording()}" for f in self.findings]
+            worst_first = sorted(self.findings, key=lambda f: list(Level).index(f.level))
+            for each in worst_first:
+                lines.append(f"- {each.level.value.upper()} `{each.code}` {replace(each, remedy='').wording()}")
+                lines += [f"  - next: {each.remedy}"] if each.remedy else []
             lines.append("")
         if self.slices.slices:
             lines += ["## Slices", "", "Each is proven by the whole gate before the next source node is given up.", ""]
@@ -118,14 +121,16 @@ class Plan:
                 pods = plural(len(wave.pods), "pod") if wave.pods else "no pod to move"
                 lines.append(f"{wave.number}. {', '.join(wave.nodes)}: {pods}")
                 lines += [f"   - {p.pod} waits for {p.waits_for}" for p in wave.pods if p.waits_for][:10]
-        lines += ["", f"Validation: {self.estimate.wording()}", "", "## Requests, as migrate sends them", ""]
+        if self.requests:
+            lines += ["", "## Requests, as migrate sends them", ""]
         for request in self.requests:
             body = yaml.safe_dump(_plain(request.body), sort_keys=False, allow_unicode=True).rstrip()
             if folded:
                 lines.append(f"- {request.verb} {request.object} ({len(body.splitlines())} lines; -v shows them)")
                 continue
             lines += [f"### {request.verb} {request.object}", "", "```yaml", body, "```", ""]
-        return "\n".join(lines)
+        then = "correct what blocks and plan again" if self.blocks else "`poolshift migrate` with the same spec"
+        return "\n".join([*lines, "", f"Nothing was written. Next: {then}."])
 
 
 def survey(run: Run) -> Plan:

@@ -405,7 +405,7 @@ def connect(cluster: Cluster) -> Kube:
                 "kubeconfig",
                 f"none at {_default_kubeconfig()} and not inside a cluster",
                 expected="a kubeconfig with a context for the cluster",
-                remedy="set KUBECONFIG or cluster.kubeconfig; for a trial: poolshift sandbox --kubeconfig FILE",
+                remedy="name it: --kubeconfig, $KUBECONFIG or cluster.kubeconfig; for a trial: poolshift sandbox",
             ) from cause
     else:
         raw = _read_kubeconfig(path)
@@ -446,7 +446,7 @@ def _kubeconfig_path(cluster: Cluster) -> Path | None:
                 "cluster.kubeconfig",
                 f"no file {path}",
                 expected="the path of a kubeconfig",
-                remedy="correct cluster.kubeconfig, or leave it out to use $KUBECONFIG",
+                remedy="correct --kubeconfig (cluster.kubeconfig of a spec), or leave it out to use $KUBECONFIG",
             )
         return path
     path = _default_kubeconfig()

@@ -56,7 +56,7 @@ class Finding:
         if self.since:
             text += f", since {self.since}"
         if self.remedy:
-            text += f". {self.remedy}"
+            text = f"{text.removesuffix('.')}. {self.remedy}"
         return text
 
     def to_dict(self) -> dict[str, Any]:

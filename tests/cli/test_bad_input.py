@@ -66,6 +66,52 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
     assert poolshift(capsys, "fly")[0] == 2
 
 
+def test_help_fits_a_terminal_of_80_columns_and_says_what_exit_codes_mean(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, text = poolshift(capsys, "--help")
+
+    assert code == 0
+    assert "..." not in text.replace("[ARGS]...", "")
+    assert "5 refused" in text
+    assert poolshift(capsys, "-h") == (0, text)
+
+
+def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = poolshift(capsys, "--version")
+
+    assert code == 0
+    assert text.startswith("poolshift ")
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_cannot_be_is_a_usage_error(capsys: pytest.CaptureFixture[str], port: str) -> None:
+    code, text = poolshift(capsys, "sandbox", "--port", port)
+
+    assert code == 2
+    assert "--port" in text
+
+
+def test_a_spec_that_is_not_there_is_named_by_rollback_too(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path
+) -> None:
+    code, text = poolshift(capsys, "rollback", "nothing.yaml", "--kubeconfig", str(kubeconfig))
+
+    assert code == 2
+    assert "spec nothing.yaml" in text
+
+
+@pytest.mark.parametrize("command", [["pause"], ["resume"], ["cancel"], ["approve", "--reason", "seen"]])
+def test_what_steers_a_run_answers_as_json_too(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, command: list[str]
+) -> None:
+    code, text = poolshift(capsys, *command, "nothing", "--json", "--kubeconfig", str(kubeconfig))
+
+    assert code == 1
+    assert json.loads(text)["object"] == "run nothing"
+
+
 def test_without_a_kubeconfig_it_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

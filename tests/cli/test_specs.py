@@ -12,7 +12,7 @@ import yaml
 
 from flows import specs
 from infra.errors import BadSpec
-from infra.model.spec import MigrationSpec, format_duration, parse_duration
+from infra.model.spec import MigrationSpec, RevalidationSpec, format_duration, parse_duration
 
 GOOD: dict[str, Any] = {
     "name": "p5en-move",
@@ -59,15 +59,17 @@ def test_a_good_spec_is_read_with_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("target.nodes", 0, ["target.eks.nodes", "greater than or equal to 1", "0"]),
-        ("target.subnet", "sub-1", ["target.eks.subnet", "sub-1"]),
-        ("target.colour", "red", ["target.eks.colour", "Extra inputs are not permitted", "red"]),
+        ("target.nodes", 0, ["target.nodes", "greater than or equal to 1", "0"]),
+        ("target.subnet", "sub-1", ["target.subnet", "sub-1"]),
+        ("target.colour", "red", ["target.colour: no such field", "allowed: ", "machine_type"]),
+        ("target.node", 4, ["target.node: no such field; did you mean nodes?"]),
+        ("drain.waves.cannary", 1, ["drain.waves.cannary: no such field; did you mean canary?"]),
         ("target.kind", "aks", ["target", "eks", "gke", "external"]),
         ("strategy", "big-bang", ["strategy", "auto", "side-by-side", "swap", "big-bang"]),
         ("soak.duration", "soon", ["soak.duration", "'soon'", "1h30m"]),
         ("gate.confidence", 2, ["gate.confidence", "less than 1"]),
         ("name", "No_Good!", ["name", "No_Good!"]),
-        ("source.region", "mars", ["source.eks.region", "mars"]),
+        ("source.region", "mars", ["source.region", "mars"]),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(path: str, value: Any, words: list[str]) -> None:
@@ -82,8 +84,8 @@ def test_every_wrong_field_is_named_at_once() -> None:
     spec["target"]["subnet"] = "x"
 
     text = message(spec)
-    assert "target.eks.nodes" in text
-    assert "target.eks.subnet" in text
+    assert "target.nodes" in text
+    assert "target.subnet" in text
 
 
 def test_pools_of_two_clouds_are_refused() -> None:
@@ -100,13 +102,22 @@ def test_pools_of_two_clusters_are_refused() -> None:
     assert "both pools must be in one cluster" in message(changed("target.cluster", "other"))
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "just words", "", "a: [unclosed"])
-def test_a_file_that_holds_no_mapping_is_refused(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"[1, 2]", b"just words", b"", b"a: [unclosed", b"\xff\xfe\x80"])
+def test_a_file_that_holds_no_mapping_is_refused_with_a_place_to_start(data: bytes, tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
-    file.write_text(text)
+    file.write_bytes(data)
 
-    with pytest.raises(BadSpec):
+    with pytest.raises(BadSpec, match="infra/examples") as caught:
         specs.load(str(file), MigrationSpec)
+    for word in ("NoneType", "codec"):
+        assert word not in str(caught.value)
+
+
+def test_the_other_kind_of_spec_is_told_apart_from_a_wrong_one() -> None:
+    with pytest.raises(BadSpec, match="is a migration's"):
+        specs.parse(GOOD, RevalidationSpec)
+    with pytest.raises(BadSpec, match="poolshift revalidate"):
+        specs.parse({"name": "again", "pools": []}, MigrationSpec)
 
 
 def test_a_file_that_is_not_there_is_refused_with_a_place_to_start(tmp_path: Path) -> None:

@@ -39,3 +39,15 @@ def test_a_report_of_forty_findings_is_short_and_its_data_has_them_all(tmp_path:
         assert "37 more" in text
         assert "simulated" in text
     assert (tmp_path / "report.json").read_text().count("pod train/p-") == 40 * 2
+
+
+def test_every_table_of_the_markdown_has_its_rows_right_below_its_head(tmp_path: Path) -> None:
+    """A blank line between them ends the table: its rows are then shown as a paragraph of bars."""
+    step = StepRecord(step=Step.PLAN, state=StepState.DONE, started="2026-01-01T00:00:00Z", summary="2 pods")
+    record = RunRecord(name="moved", kind="migration", created="", spec_hash="", spec={}, steps={Step.PLAN: step})
+    report.render(record, tmp_path, simulated=True, when="2026-01-02T00:00:00Z")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    heads = [at for at, line in enumerate(lines) if line.startswith("|---")]
+
+    assert heads
+    assert all(lines[at + 1].startswith("| ") for at in heads)

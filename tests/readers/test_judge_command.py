@@ -37,11 +37,11 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         pytest.param(b"", "empty", id="empty"),
         pytest.param(b"\x7fELF\x02\x01\x01" + bytes(64), "binary", id="program"),
         pytest.param(b"\x28\xb5\x2f\xfd" + bytes(16), "archive", id="zstd"),
-        pytest.param(b"hello\n", None, id="a-text-that-nobody-knows"),
+        pytest.param(b"hello\n", "unknown", id="a-text-that-nobody-knows"),
     ],
 )
 def test_what_holds_no_output_is_unmeasured_and_says_why(
-    data: bytes, code: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: bytes, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Never an error of ours, never a verdict."""
     file = tmp_path / "file"
@@ -49,7 +49,8 @@ def test_what_holds_no_output_is_unmeasured_and_says_why(
     assert run(["judge", str(file), "--json"]) == 4
     answer = json.loads(capsys.readouterr().out)
     assert (answer["kind"], answer["verdict"]) == ("unknown", "undetermined")
-    assert [f["code"] for f in answer["findings"]] == ([code] if code else [])
+    assert [f["code"] for f in answer["findings"]] == [code]
+    assert all(f["remedy"] for f in answer["findings"])
 
 
 @pytest.mark.parametrize("name", ["", "missing"])
