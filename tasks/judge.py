@@ -8,6 +8,7 @@ defect is shown, unmeasured otherwise. The exit code follows the outcome.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +25,7 @@ from tasks.rules.probe_verdict import no_pass
 from tasks.rules.reading_verdict import Answer, announced_sizes, answer_log, answer_tests, bad_end, sweep_of_test
 from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
-from tasks.rules.wording import plural
+from tasks.rules.wording import and_more, plural, size
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}
 _LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
@@ -220,6 +221,8 @@ def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> li
             return [_unmeasured(bandwidth.FLOOR, "the start line announces sizes or rounds that are no numbers")]
         if not sizes:
             return [_unmeasured(bandwidth.FLOOR, "the start line announces no sizes")]
+        if lost := _lost(sizes, {r.size_bytes for r in sweep.rows}):
+            return [_unmeasured(bandwidth.FLOOR, lost)]
         tables.append(_judge_sweep(sweep, tuple(sizes), fabric, nodes))
     if reading.tests is not None and reading.kind in {Kind.NCCL_TESTS, Kind.ALL_REDUCE}:
         tables += [_figures_of(test, fabric, nodes) for test in reading.tests.tests]
@@ -259,7 +262,15 @@ def _figures_of(test: BandwidthTest, fabric: Fabric | None, nodes: int | None) -
     strange = sorted({r.size_bytes for r in test.rows} - set(sizes))
     if strange:
         return [_unmeasured(bandwidth.FLOOR, f"rows of sizes that the parameter line does not announce: {strange[:4]}")]
+    if lost := _lost(sizes, {r.size_bytes for r in test.rows}):
+        return [_unmeasured(bandwidth.FLOOR, lost)]
     return _judge_sweep(sweep_of_test(test), sizes, fabric, nodes)
+
+
+def _lost(sizes: Sequence[int], have: Collection[int]) -> str:
+    """Rows that were announced and are gone. Below 1 MiB programs round sizes to what their ranks can share."""
+    lost = [size(count) for count in sizes if count >= 1 << 20 and count not in have]
+    return f"no row for {and_more(lost, 4)}" if lost else ""
 
 
 def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, nodes: int | None) -> list[Verdict]:

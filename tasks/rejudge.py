@@ -33,6 +33,7 @@ from tasks.rules.hardware import ClientIo
 from tasks.rules.probe_verdict import (
     Setting,
     answer_devices,
+    answer_nccl_tests,
     answer_proof,
     answer_steps,
     answer_storage,
@@ -48,6 +49,7 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "workload-path": (gate.WORKLOAD,),
     "bandwidth": (bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY),
     "devices": (hardware.DEVICES,),
+    "nccl-tests": (gate.NCCL_TESTS,),
     "storage": (hardware.STORAGE,),
     "train-step": (compare.CHECK,),
 }
@@ -163,10 +165,11 @@ class _Baseline:
         self._ledger = ledger
         self._kept = [(k, Evidence.from_dict(k.entry.payload)) for k in kept]
 
-    def steps(self, like: Evidence) -> Steps | None:
-        """The newest whole run of the same image and command line."""
+    def steps(self, like: Evidence) -> tuple[Steps | None, str]:
+        """The newest whole run of the same image and command line, and why it cannot be compared, or ""."""
         found = self._newest("train-step", (like.image, like.arguments))
-        return answer_steps(read(io.BytesIO(found[1])))[0] if found else None
+        reason = gate.incomparable(like, found[0] if found else None)
+        return (answer_steps(read(io.BytesIO(found[1])))[0] if found else None), reason
 
     def clients(self) -> list[ClientIo] | None:
         """What each client of the old pool reached."""
@@ -189,6 +192,8 @@ def _again(ledger: Ledger, kept: Kept, spec: Spec, before: _Baseline) -> list[Pa
     checks = tuple(v.check for v in seen.verdicts) or CHECKS.get(seen.probe, ())
     wanted = [c for c in checks if c != compare.CHECK or spec.gate.max_step_ratio is not None]
     verdicts = unmeasured(wanted, reason) if reason else _judge(seen, raw, spec, before)
+    left = [check for check in wanted if check not in {v.check for v in verdicts}]
+    verdicts += unmeasured(left, "this check is not judged again from its output")
     if not seen.complete:
         verdicts = tuple(no_pass(v, "the probe did not come to its end") for v in verdicts)
     return [
@@ -222,8 +227,11 @@ def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[V
     gpus = seen.reading.get("gpus_per_node")
     setting = Setting(nodes=seen.nodes, gpus=fabric.gpus if fabric else int(gpus or 0), fabric=fabric)
     if seen.probe == "storage":
-        readings = {c: read(io.BytesIO(split_lnet(t)[1])) for c, t in _outputs(seen, raw).items()}
-        return answer_storage(readings, setting, before.clients()).verdicts
+        sights, rest = split_lnet(raw)
+        readings = {node: read(io.BytesIO(text)) for node, text in _outputs(seen, rest).items()}
+        lnet = {node: [s for s in sights if s.node == node] for node in seen.nodes}
+        found = answer_storage(readings, setting, before.clients(), lnet).verdicts
+        return tuple(v for v in found if v.check == hardware.STORAGE or seen.verdict(v.check) is not None)
     reading = read(io.BytesIO(raw))
     if seen.probe in (gate.TRANSPORT, gate.WORKLOAD):
         return answer_proof(reading, replace(probe, args=seen.arguments), setting, seen.probe).verdicts
@@ -231,11 +239,16 @@ def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[V
         return answer_sweep(reading, probe, setting, spec.gate.min_busbw_gb_s).verdicts
     if seen.probe == "devices":
         return answer_devices(reading, setting).verdicts
+    if seen.probe == gate.NCCL_TESTS:
+        return answer_nccl_tests(reading, spec.validation.sweep_sizes, setting, spec.gate.min_busbw_gb_s).verdicts
     limit = spec.gate.max_step_ratio
     if limit is None:
         return ()
+    source, reason = before.steps(seen)
+    if reason:
+        return unmeasured((compare.CHECK,), reason)
     steps, _ = answer_steps(reading)
-    return (compare.judge(before.steps(seen), steps, limit=limit, confidence=spec.gate.confidence),)
+    return (compare.judge(source, steps, limit=limit, confidence=spec.gate.confidence),)
 
 
 def _probes(spec: Spec) -> tuple[Probe, ...]:
@@ -243,7 +256,7 @@ def _probes(spec: Spec) -> tuple[Probe, ...]:
 
 
 def _clients(seen: Evidence, raw: bytes) -> list[ClientIo]:
-    return [client_of(node, read(io.BytesIO(split_lnet(text)[1]))) for node, text in _outputs(seen, raw).items()]
+    return [client_of(node, read(io.BytesIO(text))) for node, text in _outputs(seen, split_lnet(raw)[1]).items()]
 
 
 def _outputs(seen: Evidence, raw: bytes) -> dict[str, bytes]:
@@ -253,7 +266,7 @@ def _outputs(seen: Evidence, raw: bytes) -> dict[str, bytes]:
     while place >= 0:
         try:
             _, end = decoder.raw_decode(text, place)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         found.append(text[place:end].encode())
         place = text.find("{", end)

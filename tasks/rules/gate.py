@@ -274,14 +274,7 @@ def _step_time(
         and _time_of(e) is not None
     ]
     newest = max(other, key=lambda e: _time_of(e) or binding.now, default=None)
-    for side in (evidence, newest):
-        if side is not None and (odd := _misplaced(side)):
-            return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=odd)
-    ids = {side.versions.get("image_id", "") for side in (evidence, newest) if side is not None}
-    if len(ids) > 1 or "," in (known := ids.pop()) or not known:
-        reason = (
-            f"not comparable: {evidence.image} is not shown to be the same image (by id) on every node of both pools"
-        )
+    if reason := incomparable(evidence, newest):
         return Verdict(check=compare.CHECK, outcome=Outcome.UNMEASURED, reason=reason)
     verdict = compare.judge(_steps(newest), _steps(evidence), limit=limit, confidence=spec.gate.confidence)
     if newest is None:
@@ -289,6 +282,17 @@ def _step_time(
     return replace(
         verdict, reason=f"{verdict.reason}; source measured {age(parse_time(newest.measured), binding.now)} ago"
     )
+
+
+def incomparable(evidence: Evidence, other: Evidence | None) -> str:
+    """Why the steps of two pools are not of one program, on as many nodes as it was given; or ""."""
+    sides = [side for side in (evidence, other) if side is not None]
+    if odd := next((odd for side in sides if (odd := _misplaced(side))), ""):
+        return odd
+    ids = {side.versions.get("image_id", "") for side in sides}
+    if len(ids) > 1 or "," in (known := ids.pop()) or not known:
+        return f"not comparable: {evidence.image} is not shown to be the same image (by id) on every node of both pools"
+    return ""
 
 
 def _misplaced(evidence: Evidence) -> str:

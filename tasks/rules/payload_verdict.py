@@ -55,7 +55,20 @@ def answer_sweep(payload: PayloadEvents) -> Answer:
             ),
         )
     verdict = "failed" if findings else ("healthy" if whole and sweep.rows else "undetermined")
+    if not findings and sweep.complete and not whole:
+        findings, verdict = (_damaged(),), "suspicious"
     return Answer(fields=fields, verdict=verdict, findings=findings)
+
+
+def _damaged() -> Finding:
+    return Finding(
+        level=Level.WARN,
+        code="row-not-whole",
+        object="all-reduce",
+        observed="a row lacks a figure, or its sums were not checked",
+        expected="time, bandwidths and a count of wrong elements in every row",
+        remedy="Run it again, and give its output as it was printed",
+    )
 
 
 def answer_steps(payload: PayloadEvents) -> Answer:

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeGuard
+from typing import Any
 
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Communicator, Family, NcclLog, PayloadEvents
 from infra.model.verdict import Finding, Level, Outcome, Verdict
-from tasks.rules.counted import count
+from tasks.rules.traffic import is_count, judge_counters
 from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name, gdr_denied
 from tasks.rules.wording import and_more
 
 CHECK = "transport-proof"
 _FAILING = {"failed", "degraded", "stalled", "efa-unavailable"}
-# Bootstrap, health checks and metrics go over Ethernet too: above this share of all bytes, it carries the collective.
-ETHERNET_SHARE = 0.2
 MAX_CHANNELS = 1024  # NCCL's own limit is 64
-MOVED_SHARE = 0.1  # of the bytes that the rows imply, so that no algorithm's saving is taken for stillness
-CHATTER_BYTES = 100_000_000  # what bootstrap and metrics of a short probe may move over Ethernet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,16 +64,17 @@ class Proof:
 def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None) -> Proof:
     """Join log and counters. Fail beats unmeasured; a pass needs everything."""
     transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
-    counted = _judge_counters(payload.counters if payload else (), expected, _claimed(payload))
+    counted = judge_counters(payload, expected.nodes)
     contradictions = (*_contradictions(transport, counted.findings), *_other_network(log, expected.fabric))
-    contradictions += gdr_denied(log)
+    contradictions += (*gdr_denied(log), *_against_environment(log))
     findings = (*transport.findings, *counted.findings, *contradictions)
     missing = (*_missing(log, transport, expected), *counted.missing, *_of_another(payload))
     if transport.verdict in _FAILING or any(f.level is Level.BLOCK for f in counted.findings):
         outcome = Outcome.FAIL
     elif missing or contradictions or transport.verdict != "healthy":
         outcome = Outcome.UNMEASURED
-        missing = missing or (f"the log shows {transport.verdict}",)
+        said = contradictions[0].fact() if contradictions else f"the log shows {transport.verdict}"
+        missing = missing or (said,)
     else:
         outcome = Outcome.PASS
     return Proof(outcome=outcome, transport=transport, missing=missing, findings=findings)
@@ -112,7 +109,7 @@ def _of_another(payload: PayloadEvents | None) -> Iterable[str]:
         yield f"a run over NCCL (the program measured {backend})"
     if not payload.counters and payload.rows:
         yield "byte counters of every node, which the program prints"
-    if not all(_is_count(row.get("size_bytes")) and _is_count(row.get("iters")) for row in payload.rows):
+    if not all(is_count(row.get("size_bytes")) and is_count(row.get("iters")) for row in payload.rows):
         yield "size and iterations of every row"
     nodes, counted = start.get("nodes"), sorted({str(c.get("node")) for c in payload.counters})
     if isinstance(nodes, list) and sorted(map(str, nodes)) != counted:
@@ -250,100 +247,24 @@ def _other_network(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Counted:
-    findings: tuple[Finding, ...] = ()
-    missing: tuple[str, ...] = ()
-
-
-def _claimed(payload: PayloadEvents | None) -> int:
-    """Bytes that each node must have sent and received for the rows that the payload printed; 0 if they imply none.
-
-    A reduction over two or more nodes takes every byte of the buffer into each node and out of it, iteration by
-    iteration, whatever the algorithm; a warm-up comes on top.
-    """
-    counts = [(row.get("size_bytes"), row.get("iters")) for row in payload.rows] if payload else []
-    return 2 * sum(size * iters for size, iters in counts if _is_count(size) and _is_count(iters))
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
-
-
-def _judge_counters(counters: tuple[Mapping[str, Any], ...], expected: Expected, claimed: int) -> _Counted:
-    """Bytes moved between `before` and `after` on every node: RDMA devices against Ethernet interfaces."""
-    nodes = sorted({str(c.get("node")) for c in counters})
-    findings: list[Finding] = []
-    missing: list[str] = []
-    for node in nodes:
-        before = [c for c in counters if str(c.get("node")) == node and c.get("when") == "before"]
-        after = [c for c in counters if str(c.get("node")) == node and c.get("when") == "after"]
-        if len(before) != 1 or len(after) != 1:
-            missing.append(f"counters before and after on {node}")
-            continue
-        shown = {kind: count(before[0].get(kind), after[0].get(kind)) for kind in ("rdma", "ethernet")}
-        if any(found.wrong for found in shown.values()):
-            findings += [_no_evidence(node, kind, found.wrong) for kind, found in shown.items() if found.wrong]
-            missing.append(f"counters of {node} that can be compared")
-            continue
-        rdma, ethernet = (found.total("bytes") for found in shown.values())
-        findings += _judge_node(node, rdma, ethernet, claimed)
-        if rdma is None and (ethernet or 0) > CHATTER_BYTES:
-            missing.append(f"RDMA counters of {node}, where {(ethernet or 0) / 1e9:.1f} GB went over Ethernet")
-    if nodes and expected.nodes is not None and len(nodes) != expected.nodes:
-        missing.append(f"counters of {expected.nodes} nodes (there are {len(nodes)})")
-    return _Counted(findings=tuple(findings), missing=tuple(missing))
-
-
-def _no_evidence(node: str, kind: str, wrong: str) -> Finding:
-    devices = "RDMA devices" if kind == "rdma" else "Ethernet"
-    return Finding(
-        level=Level.WARN,
-        code="counters-not-comparable",
-        object=f"node {node}",
-        observed=f"byte counters of {devices} before and after the run: {wrong}",
-        expected="the same devices at both ends, no counter going back",
-        remedy="A device was reset or exchanged meanwhile (dmesg on the node); measure again",
+def _against_environment(log: NcclLog) -> tuple[Finding, ...]:
+    """A job that was told to use one network, beside lines of another: two jobs are in this log."""
+    told = log.env.get("NCCL_NET", "")
+    wanted = next((family for family in Family if family.value == told.lower()), family_of_name(log, told))
+    named = sorted({*log.channel_networks, *log.selected})
+    used = {family_of_name(log, name) for name in named}
+    if not told or wanted is Family.OTHER or not used or wanted in used:
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            code="environment-contradicted",
+            object="job",
+            observed=f"NCCL_NET={told} is set, and the log names {and_more(named, 3)}",
+            expected="the network that was asked for, or none",
+            remedy="Give the log of one job alone",
+        ),
     )
-
-
-def _judge_node(node: str, rdma: float | None, ethernet: float | None, claimed: int) -> list[Finding]:
-    if rdma is None or ethernet is None:
-        # A pod may not see the host's devices; then the log has to carry the proof alone.
-        return [
-            Finding(
-                level=Level.INFO,
-                code="counters-not-visible",
-                object=f"node {node}",
-                observed="byte counters of "
-                + ("RDMA devices" if rdma is None else "Ethernet")
-                + " cannot be read there",
-            )
-        ]
-    total = rdma + ethernet
-    if ethernet > CHATTER_BYTES and ethernet / total > ETHERNET_SHARE:
-        return [
-            Finding(
-                level=Level.BLOCK,
-                code="bytes-on-ethernet",
-                object=f"node {node}",
-                observed=f"{ethernet / 1e9:.1f} GB over Ethernet, {rdma / 1e9:.1f} GB over RDMA devices",
-                expected="the collective on the RDMA devices",
-                remedy="The job runs over TCP on this node, whatever its log says; look at its rank's NET lines",
-            )
-        ]
-    if rdma == 0 or rdma < MOVED_SHARE * claimed:
-        return [
-            Finding(
-                level=Level.WARN,
-                code="rdma-counters-still",
-                object=f"node {node}",
-                observed=f"{rdma / 1e9:.3g} GB moved on the RDMA devices",
-                expected=f"about {claimed / 1e9:.3g} GB, which the measured rows imply" if claimed else "some",
-                remedy="The counters may belong to other devices than the job's; read them on the node",
-            )
-        ]
-    return []
 
 
 def _contradictions(transport: Transport, counted: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -18,6 +18,7 @@ from infra.ledger import Entry, Ledger
 from infra.ledger.store import ENTRIES, RAW
 from infra.model.evidence import Evidence
 from infra.model.spec import MigrationSpec
+from infra.model.verdict import Outcome, Verdict
 from infra.probes import catalogue
 from infra.probes.catalogue import Probe
 from infra.probes.readers.detect import read
@@ -27,6 +28,7 @@ from infra.sandbox.fabric.machine import Host, machine_of
 from infra.sandbox.fabric.nccl_log import Job, Member
 from tasks import ledgers
 from tasks.identity import pool_identity
+from tasks.rules import hardware, lustre_path
 from tasks.rules.probe_verdict import Answer, Setting, answer_proof, answer_sweep, rounds_of, sizes_of
 
 EXAMPLE = Path(__file__).parents[2] / "infra" / "examples" / "sandbox-eks.yaml"
@@ -199,3 +201,57 @@ def test_entries_of_other_kinds_are_left_alone(kept: Path, capsys: pytest.Captur
         ledger.append(Entry(at="", kind="approval", run="demo-eks", pool="p", subject="migrate"))
 
     assert rejudge(kept, capsys, spec())[0] == 0
+
+
+def fio_of(node: str) -> bytes:
+    """What the storage payload prints on one node: LNet before, fio, LNet after."""
+    side = {"io_bytes": 300_000_000_000, "bw_bytes": 10_000_000_000, "runtime": 30_000, "total_ios": 70_000}
+    fio = {"fio version": "fio-3.36", "global options": {"direct": "1"},
+           "jobs": [{"error": 0, "read": side, "write": side}]}  # fmt: skip
+    lines = [
+        json.dumps(
+            {"poolshift": "lnet", "when": when, "node": node, "nets": {"tcp": {"send": sent}},
+             "connections": ["10.0.0.1@tcp"]},
+            separators=(",", ":"),
+        )
+        for when, sent in (("before", 0), ("after", 900_000))
+    ]  # fmt: skip
+    return f"\n{lines[0]}\n{json.dumps(fio)}\n\n{lines[1]}\n".encode()
+
+
+def test_storage_is_judged_again_node_by_node_with_the_path_that_carried_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POOLSHIFT_LEDGER", str(tmp_path / "ledger.db"))
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path / "home"))
+    stored = {**spec(), "validation": {**spec().get("validation", {}), "storage": True, "storage_claim": "lustre"}}
+    probe = catalogue.storage(MigrationSpec.model_validate(stored).validation)
+    assert probe is not None
+    before = tuple(
+        Verdict(check=check, outcome=Outcome.PASS) for check in (hardware.STORAGE, lustre_path.CHECK, "of-old")
+    )
+    raw = b"\n".join(map(fio_of, NODES))
+    keep(probe, raw, Answer(record={}, verdicts=before, versions={}))
+    code, found = rejudge(tmp_path, capsys, stored)
+    now = {v["check"]: v["now"] for v in found["verdicts"]}
+
+    assert code == 3
+    assert now["storage"]["observed"].startswith("write 10.00, read 10.00 GB/s")
+    assert now["storage-path"]["outcome"] == "fail"
+    assert now["of-old"]["outcome"] == "unmeasured"  # a check that nothing answers is not dropped
+
+
+def test_nccl_tests_is_judged_again_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POOLSHIFT_LEDGER", str(tmp_path / "ledger.db"))
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path / "home"))
+    given = {**spec(max_step_ratio=0.6), "validation": {**spec().get("validation", {}), "nccl_tests_image": "x"}}
+    probe = catalogue.nccl_tests(MigrationSpec.model_validate(given).validation)
+    assert probe is not None
+    passed = (Verdict(check="nccl-tests", outcome=Outcome.PASS),)
+    keep(probe, b"node-0: Test NCCL failure common.cu:1005 'x'\n", Answer(record={}, verdicts=passed, versions={}))
+    code, found = rejudge(tmp_path, capsys, given)
+
+    assert code == 3
+    assert [v["check"] for v in found["verdicts"]] == ["nccl-tests"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from campaign import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,3 +83,39 @@ def test_damage_never_turns_a_bad_table_into_a_pass(defect: str, mutation: str, 
 def test_a_campaign_of_mutations_neither_crashes_nor_passes() -> None:
     """A small run of the campaign that `python -m` runs a million times (see campaign.py)."""
     assert run(300, seed=1).failures == []
+
+
+def changed(old: str, new: str) -> bytes:
+    found = GOOD.replace(old.encode(), new.encode())
+    assert found != GOOD
+    return found
+
+
+CONTRADICTORY = {
+    "measured over gloo": changed('"event":"start"', '"event":"start","backend":"gloo"'),
+    "ran on other nodes": changed('"event":"start"', '"event":"start","nodes":["old-1","old-2"]'),
+    "no counters": b"".join(line for line in GOOD.splitlines(keepends=True) if b'"counters"' not in line),
+    "no sizes announced": changed('"sizes":[67108864,268435456]', '"sizes":[]'),
+    "one round announced, two shown": changed('"rounds":2', '"rounds":1'),
+    "iterations that are none": changed('"iters":20', '"iters":0'),
+    "told to use sockets": GOOD.replace(
+        b"{", b"node-1:1000:2000 [0] NCCL INFO NCCL_NET set by environment to Socket.\n{", 1
+    ),
+    "a rate of 400 digits": changed('"busbw_gb_s":343.0', f'"busbw_gb_s":{"9" * 400}'),
+    "wrong sums that cancel": GOOD.replace(b'"wrong":0', b'"wrong":5', 1).replace(b'"wrong":0', b'"wrong":-5', 1),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTORY)
+def test_a_sweep_whose_lines_contradict_each_other_is_no_pass_and_says_why(name: str) -> None:
+    found = read(CONTRADICTORY[name])
+    assert found.outcome is not Outcome.PASS
+    assert found.missing or found.findings or any(v.reason for v in found.verdicts if v.outcome is not Outcome.PASS)
+
+
+@pytest.mark.parametrize("figure", ["NaN", "Infinity", '"343"', "null", "-1", "true", "[1]"])
+def test_a_figure_that_is_none_makes_a_sweep_neither_pass_nor_healthy(figure: str) -> None:
+    for key, value in (("busbw_gb_s", "343.0"), ("wrong", "0")):
+        found = read(GOOD.replace(f'"{key}":{value}'.encode(), f'"{key}":{figure}'.encode(), 1))
+        assert (found.outcome, found.verdict) != (Outcome.PASS, "healthy")
+        assert found.verdict != "healthy"

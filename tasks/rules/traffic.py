@@ -1,0 +1,115 @@
+"""Which devices carried a probe's bytes: the counters of RDMA devices against those of Ethernet, node by node. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from infra.model.reading import PayloadEvents
+from infra.model.verdict import Finding, Level
+from tasks.rules.counted import count
+
+# Bootstrap, health checks and metrics go over Ethernet too: above this share of all bytes, it carries the collective.
+ETHERNET_SHARE = 0.2
+MOVED_SHARE = 0.1  # of the bytes that the rows imply, so that no algorithm's saving is taken for stillness
+CHATTER_BYTES = 100_000_000  # what bootstrap and metrics of a short probe may move over Ethernet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What the counters show against the job, and what they lack."""
+
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def _claimed(payload: PayloadEvents | None) -> int:
+    """Bytes that each node must have sent and received for the rows that the payload printed; 0 if they imply none.
+
+    A reduction over two or more nodes takes every byte of the buffer into each node and out of it, iteration by
+    iteration, whatever the algorithm; a warm-up comes on top.
+    """
+    counts = [(row.get("size_bytes"), row.get("iters")) for row in payload.rows] if payload else []
+    return 2 * sum(size * iters for size, iters in counts if is_count(size) and is_count(iters))
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """A number of bytes or of iterations that can be multiplied."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
+
+
+def judge_counters(payload: PayloadEvents | None, nodes_wanted: int | None) -> Traffic:
+    """Bytes moved between `before` and `after` on every node: RDMA devices against Ethernet interfaces."""
+    counters, claimed = payload.counters if payload else (), _claimed(payload)
+    nodes = sorted({str(c.get("node")) for c in counters})
+    findings: list[Finding] = []
+    missing: list[str] = []
+    for node in nodes:
+        before = [c for c in counters if str(c.get("node")) == node and c.get("when") == "before"]
+        after = [c for c in counters if str(c.get("node")) == node and c.get("when") == "after"]
+        if len(before) != 1 or len(after) != 1:
+            missing.append(f"counters before and after on {node}")
+            continue
+        shown = {kind: count(before[0].get(kind), after[0].get(kind)) for kind in ("rdma", "ethernet")}
+        if any(found.wrong for found in shown.values()):
+            findings += [_no_evidence(node, kind, found.wrong) for kind, found in shown.items() if found.wrong]
+            missing.append(f"counters of {node} that can be compared")
+            continue
+        rdma, ethernet = (found.total("bytes") for found in shown.values())
+        findings += _judge_node(node, rdma, ethernet, claimed)
+        if rdma is None and (ethernet or 0) > CHATTER_BYTES:
+            missing.append(f"RDMA counters of {node}, where {(ethernet or 0) / 1e9:.1f} GB went over Ethernet")
+    if nodes and nodes_wanted is not None and len(nodes) != nodes_wanted:
+        missing.append(f"counters of {nodes_wanted} nodes (there are {len(nodes)})")
+    return Traffic(findings=tuple(findings), missing=tuple(missing))
+
+
+def _no_evidence(node: str, kind: str, wrong: str) -> Finding:
+    devices = "RDMA devices" if kind == "rdma" else "Ethernet"
+    return Finding(
+        level=Level.WARN,
+        code="counters-not-comparable",
+        object=f"node {node}",
+        observed=f"byte counters of {devices} before and after the run: {wrong}",
+        expected="the same devices at both ends, no counter going back",
+        remedy="A device was reset or exchanged meanwhile (dmesg on the node); measure again",
+    )
+
+
+def _judge_node(node: str, rdma: float | None, ethernet: float | None, claimed: int) -> list[Finding]:
+    if rdma is None or ethernet is None:
+        # A pod may not see the host's devices; then the log has to carry the proof alone.
+        return [
+            Finding(
+                level=Level.INFO,
+                code="counters-not-visible",
+                object=f"node {node}",
+                observed="byte counters of "
+                + ("RDMA devices" if rdma is None else "Ethernet")
+                + " cannot be read there",
+            )
+        ]
+    total = rdma + ethernet
+    if ethernet > CHATTER_BYTES and ethernet / total > ETHERNET_SHARE:
+        return [
+            Finding(
+                level=Level.BLOCK,
+                code="bytes-on-ethernet",
+                object=f"node {node}",
+                observed=f"{ethernet / 1e9:.1f} GB over Ethernet, {rdma / 1e9:.1f} GB over RDMA devices",
+                expected="the collective on the RDMA devices",
+                remedy="The job runs over TCP on this node, whatever its log says; look at its rank's NET lines",
+            )
+        ]
+    if rdma == 0 or rdma < MOVED_SHARE * claimed:
+        return [
+            Finding(
+                level=Level.WARN,
+                code="rdma-counters-still",
+                object=f"node {node}",
+                observed=f"{rdma / 1e9:.3g} GB moved on the RDMA devices",
+                expected=f"about {claimed / 1e9:.3g} GB, which the measured rows imply" if claimed else "some",
+                remedy="The counters may belong to other devices than the job's; read them on the node",
+            )
+        ]
+    return []
