@@ -151,9 +151,10 @@ def _give_back(run: Run) -> None:
     """The target becomes an ordinary pool: its nodes' annotations as before, and repaired as the old pool was.
 
     We made it without repair, so what it was like before us says nothing of how it should live. Templates that were
-    changed for it stay so.
+    changed for it stay so; how each is put back is said.
     """
-    gangs.forget_moved(run.kube, run.name)
+    for line in gangs.forget_moved(run.kube, run.name):
+        run.say(line)
     target = run.target_pool()
     if target is not None:
         snapshot = read.snapshot(run.kube, target.node_selector, owners=False, storage=False)

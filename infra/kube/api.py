@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -388,7 +389,8 @@ def connect(cluster: Cluster) -> Kube:
     """Open the cluster that the spec names.
 
     Raises:
-        BadSpec: no kubeconfig, an unreadable one, or no such context (the message lists those there are).
+        BadSpec: no kubeconfig, an unreadable one, no such context (the message lists those there are), or one that
+            asks for what the client would leave out in silence: we would be somebody else, or nobody.
 
     """
     from kubernetes import client as k8s
@@ -417,15 +419,22 @@ def connect(cluster: Cluster) -> Kube:
                 client_configuration=configuration,
                 persist_config=False,
             )
-        except config.ConfigException as cause:
+        except (config.ConfigException, OSError, ValueError) as cause:
             raise BadSpec(
                 f"kubeconfig {path}", str(cause), remedy=f"kubectl --kubeconfig {path} config view"
             ) from cause
+        _require_identity(raw, context_name, configuration, path)
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
     sandbox = _sandbox(extension)
+    try:
+        client = k8s.ApiClient(configuration)
+    except ImportError as cause:  # only a SOCKS proxy needs more than the client brings
+        raise BadSpec(
+            f"proxy of {configuration.host}", f"is SOCKS: {cause}", remedy=f"{sys.executable} -m pip install pysocks"
+        ) from cause
     return Kube(
-        client=k8s.ApiClient(configuration),
+        client=client,
         server=configuration.host.rstrip("/"),
         context=context_name,
         namespace=cluster.namespace,
@@ -483,6 +492,29 @@ def _context_of(raw: Mapping[str, Any], wanted: str | None, path: Path) -> tuple
         if entry.get("name") == EXTENSION:
             return name, entry.get("extension") or {}
     return name, None
+
+
+def _require_identity(raw: Mapping[str, Any], context: str, configuration: k8s.Configuration, path: Path) -> None:
+    """Raise BadSpec where the client acts as another one than the context says."""
+    contexts = {c.get("name"): c.get("context") or {} for c in raw["contexts"]}
+    name = contexts[context].get("user")
+    user = next((u.get("user") or {} for u in raw.get("users") or () if u.get("name") == name), {})
+    what = f"kubeconfig {path}, user {name}"
+    if user.get("as"):
+        raise BadSpec(
+            what,
+            f"acts as {user['as']}, which the client library leaves out: we would act as {name}",
+            expected="a user that acts for itself",
+            remedy=f"name a context with credentials of {user['as']} (cluster.context)",
+        )
+    plugin = (user.get("exec") or {}).get("command")
+    if plugin and not (configuration.api_key or configuration.cert_file):
+        raise BadSpec(
+            what,
+            f"its credential plugin {plugin} gave neither token nor certificate",
+            expected="credentials",
+            remedy=f"log in, then: kubectl --kubeconfig {path} --context {context} auth whoami",
+        )
 
 
 def _sandbox(extension: Mapping[str, Any] | None) -> SandboxInfo | None:

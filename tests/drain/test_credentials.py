@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,9 +15,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kubernetes import client as k8s
 
-from infra.errors import Forbidden, Unreachable
+from infra.errors import BadSpec, Forbidden, Unreachable
+from infra.kube.api import connect
 from infra.kube.lines import Lines
 from infra.kube.pods import Answer, evict
+from infra.model.spec import Cluster
 from infra.model.workload import Pod
 
 POD = Pod(namespace="default", name="p", uid="u")
@@ -180,3 +183,29 @@ def test_certificates_that_are_renewed_in_their_files_are_read_anew(kube_at, ser
     assert evict(lines, POD).answer is Answer.UNANSWERED
     with pytest.raises(Unreachable, match="FileNotFound"):
         lines.stream("/x", {}, connect=5, silence=5)
+
+
+PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+
+
+@pytest.mark.filterwarnings("ignore:SOCKS support in urllib3")
+@pytest.mark.parametrize(
+    ("cluster", "user", "said"),
+    [
+        ({}, {"token": "t", "as": "reader"}, "user u: acts as reader, which the client library leaves out"),
+        ({}, {"exec": {**PLUGIN, "command": "no-such-plugin"}}, "plugin no-such-plugin gave neither token"),
+        ({}, {"exec": {**PLUGIN, "command": "false"}}, "plugin false gave neither token"),
+        ({}, {"tokenFile": "/nowhere/token"}, "/nowhere/token"),
+        ({"certificate-authority": "/nowhere/ca"}, {"token": "t"}, "/nowhere/ca"),
+        ({"proxy-url": "socks5://127.0.0.1:1"}, {"token": "t"}, "is SOCKS: No module named 'socks'"),
+    ],
+)
+def test_what_the_client_would_leave_out_in_silence_is_refused_before_anything_is_sent(tmp_path, cluster, user, said):
+    path = tmp_path / "kubeconfig"
+    named = {"cluster": {"server": "https://127.0.0.1:1", **cluster}, "user": user}
+    lists = {f"{kind}s": [{"name": kind[0], kind: value}] for kind, value in named.items()}
+    contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    path.write_text(json.dumps({**lists, "contexts": contexts, "current-context": "x"}))
+    with pytest.raises(BadSpec) as refusal:
+        connect(Cluster(kubeconfig=str(path)))
+    assert said in str(refusal.value)
