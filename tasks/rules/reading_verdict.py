@@ -101,10 +101,10 @@ def answer_log(log: NcclLog, transport: Transport) -> Answer:
 
 def bad_end(reading: Reading) -> Finding | None:
     """What the output says of a program that did not end by itself. A traceback alone may be of a caught error."""
-    said = sorted(reading.ended_badly, key=lambda text: text.startswith("Traceback"))
+    said = sorted(reading.ended_badly, key=lambda text: "Traceback (most" in text)
     if not said:
         return None
-    certain = not said[0].startswith("Traceback")
+    certain = "Traceback (most" not in said[0]
     return Finding(
         level=Level.BLOCK if certain else Level.WARN,
         code="ended-badly" if certain else "traceback",

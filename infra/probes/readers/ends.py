@@ -5,31 +5,27 @@ from __future__ import annotations
 import re
 
 MAX_ENDS = 16
-# One of these stands in every line that `_ENDED` takes; asked first, since most of a log has none.
+MAX_LINE = 4096  # bytes; nothing that ends a program says more
+# One of these stands in every line that `_ENDED` takes: only those lines are looked at, since most of a log has none.
 _WORDS = (
     b" signal",
     b"non-zero",
-    b"core dumped",
+    b"(core dumped)",
     b"Segmentation fault",
     b"Bus error",
     b"Killed",
     b"exit code ",
-    b"exitcode",
-    b"terminate called",
-    b"Fatal Python error",
+    b"(exitcode",
+    b"terminate",
+    b"Fatal Python",
     b"ChildFailedError",
-    b"MPI_ABORT was",
-    b"srun: error",
-    b"slurmstepd: error",
+    b"MPI_ABORT",
+    b"error: ",
     b"BAD TERM",
     b"lost communication",
-    b"terminated badly",
-    b"terminated normally, but",
-    b"Traceback (most",
-    b"CUDA error: ",
     b"low on resource",
-    b"Heartbeat monitor timed out",
-    b"failed or timed out",
+    b"timed out",
+    b"Traceback (most",
 )
 _ENDED = re.compile(
     # Open MPI, PRRTE, Slurm, Hydra
@@ -39,28 +35,37 @@ _ENDED = re.compile(
     rb"one of the processes terminated badly.*|"
     # the C library and its signal handlers, Python, the kernel, kubectl and the kubelet
     rb"\*\*\* Process received signal \*\*\*|Caught signal \d+ .*|(?:Segmentation fault|Bus error)\b.*|"
-    rb"\w[\w ]* \(core dumped\).*|terminate called (?:after throwing|without an active).*|Fatal Python error: .*|"
+    rb"\(core dumped\)|terminate called (?:after throwing|without an active).*|Fatal Python error: .*|"
     rb"(?:^|[:\s])(?:OOM)?Killed\s*$|command terminated with (?:non-zero )?exit code [1-9]\d*|"
     rb"The node was low on resource.*|"
     # torch and the programs themselves; a traceback may be of something that was caught
     rb"ChildFailedError\b.*|failed \(exitcode: -?[1-9]\d*\).*|Received (?:Signals\.SIGTERM|\d+) death signal.*|"
     rb"Received signal (?:6|7|9|11|15)\b.*|Heartbeat monitor timed out.*|operations have failed or timed out.*|"
-    rb"CUDA error: .*|Traceback \(most recent call last\)",
-    re.M,
+    rb"CUDA error: .*|Traceback \(most recent call last\)"
 )
 
 
 class EndsReader:
-    """Feed it lines that are not NCCL's own, then take `found`: what it said, each once, oldest first."""
+    """Feed it lines that are not NCCL's own, then take `found`: what they said, each once."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def feed(self, data: bytes) -> None:
         """Read one block of whole lines."""
-        if len(self.found) >= MAX_ENDS or not any(word in data for word in _WORDS):
+        for word in _WORDS:
+            at = data.find(word)
+            while at >= 0 and len(self.found) < MAX_ENDS:
+                start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                if end - start < MAX_LINE:
+                    self._line(data[start:end])
+                at = data.find(word, end)
+
+    def _line(self, line: bytes) -> None:
+        match = _ENDED.search(line)
+        if match is None:
             return
-        for match in _ENDED.finditer(data):
-            said = match.group().decode("utf-8", "replace").strip()[:300]
-            if said not in self.found and len(self.found) < MAX_ENDS:
-                self.found.append(said)
+        said = (match.group() if len(match.group()) > 40 else line).decode("utf-8", "replace").strip()[:300]
+        if said not in self.found:
+            self.found.append(said)
