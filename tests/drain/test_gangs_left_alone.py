@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 
-from infra.model.record import PRIOR
+import pytest
+
+from infra.kube.api import MERGE_PATCH
+from infra.model.record import PRIOR, RUN
 from infra.model.spec import Drain
 from tasks.drain import move
 from tasks.rules.gangs import ended_words
@@ -78,3 +82,33 @@ def test_each_gang_leaves_in_the_way_that_its_rule_says_and_one_that_does_not_ho
     build.until(lambda: not members(build, "stays"), "its end")
     again = move(kube, drain, OLD, NEW, "r1", fast_clock, lambda _: None)
     assert again.ok, again.to_dict()
+
+
+def test_a_gang_that_was_stopped_runs_again_although_a_node_cannot_be_put_back(kube, build, kubelet, fast_clock):
+    for name in OLD:
+        build.node(name)
+    build.job("llm", 2, gpus=1)
+    build.until_ready(2)
+    build.node("new-0", "new")
+    said = []
+
+    def spoil(line):
+        """The old label of a node that the server will not take back, and then the end of the run."""
+        said.append(line)
+        if "starting again" not in line:
+            return
+        for name in OLD:
+            node = kube.request("GET", f"/api/v1/nodes/{name}")
+            memory = json.loads(node["metadata"]["annotations"][PRIOR])
+            memory["labels"][RUN] = "no label!"
+            body = {"metadata": {"annotations": {PRIOR: json.dumps(memory)}}}
+            kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+        raise KeyboardInterrupt
+
+    drain = Drain.model_validate({"workloads": [{"namespace": "default", "name": "llm", "mode": "restart"}]})
+    with pytest.raises(KeyboardInterrupt):
+        move(kube, drain, OLD, ["new-0"], "r1", fast_clock, spoil)
+
+    assert any(line.startswith("could not put all nodes back") for line in said)
+    assert "as they were before: job default/llm" in said
+    assert kube.request("GET", f"{JOBS}/llm")["spec"]["suspend"] is False
