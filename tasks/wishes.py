@@ -56,6 +56,10 @@ def ask(cluster: Cluster, name: str, wish: Wish, *, by: str | None, reason: str)
     asked = {"wish": wish.value, "by": by or getpass.getuser(), "at": rfc3339(kube.clock.now()), "reason": reason}
     records.write_note(kube, name, NOTE, None if wish is Wish.RESUME else asked)
     if not _is_running(kube, name):
+        if wish is Wish.CANCEL:
+            return (
+                f"run {name}: cancel noted; no process runs it now: poolshift rollback {name} puts back what it changed"
+            )
         return f"run {name}: {wish.value} noted; no process runs it now, so it counts when it is run next"
     said = {
         Wish.PAUSE: "it stops before its next wave or step; what has begun is finished",

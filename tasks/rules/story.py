@@ -153,7 +153,7 @@ def facts(records: Records) -> dict[str, str]:
             found["remedy"] = f"To mend it: {named.remedy}."
     validate = records.get(Step.VALIDATE)
     if validate is not None and validate.state is StepState.HELD:
-        found["transport"] = validate.summary
+        found["transport"] = validate.summary.partition("; ")[0]  # every line that says so is in the gate's table
     migrated = _done(records, Step.MIGRATE)
     if migrated:
         found["moved"] = migrated.summary
@@ -314,7 +314,8 @@ def _findings(records: Records) -> Iterable[Finding]:
 
 
 def _tables(records: Records, slices: Sequence[Mapping[str, str]]) -> Iterable[Table]:
-    rows = tuple((r.step.value, r.state.value, _took(r), r.summary) for s in Step if (r := records.get(s)) is not None)
+    told = [r for s in Step if s is not Step.REPORT and (r := records.get(s)) is not None]  # it is being written
+    rows = tuple((r.step.value, r.state.value, _took(r), r.summary) for r in told)
     yield Table(title="Steps", columns=("step", "state", "took", "what"), rows=rows)
     if slices:
         yield Table(

@@ -8,7 +8,7 @@ from infra.kube.records import RunRecord
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Level
 from tasks import report
-from tasks.rules.story import kinds
+from tasks.rules.story import facts, kinds
 
 
 def finding(number: int, code: str = "pdb-blocks", since: str = "") -> Finding:
@@ -51,3 +51,23 @@ def test_every_table_of_the_markdown_has_its_rows_right_below_its_head(tmp_path:
 
     assert heads
     assert all(lines[at + 1].startswith("| ") for at in heads)
+
+
+def test_what_is_being_written_is_no_step_of_its_own_report(tmp_path: Path) -> None:
+    steps = {
+        s: StepRecord(step=s, state=StepState.STARTED, started="2026-01-01T00:00:00Z") for s in (Step.SOAK, Step.REPORT)
+    }
+    record = RunRecord(name="moved", kind="migration", created="", spec_hash="", spec={}, steps=steps)
+    report.render(record, tmp_path, simulated=True, when="2026-01-02T00:00:00Z")
+    markdown = (tmp_path / "report.md").read_text()
+
+    assert "| soak | started |" in markdown
+    assert "| report |" not in markdown
+
+
+def test_the_lead_says_the_transport_in_one_clause_and_the_gate_has_the_rest() -> None:
+    words = "workload-path: fail: NCCL is on TCP sockets on 2 of 2 ranks; rank-0: no provider; network: none"
+    held = StepRecord(step=Step.VALIDATE, state=StepState.HELD, started="2026-01-01T00:00:00Z", summary=words)
+
+    told = facts({Step.VALIDATE: held})["transport"]
+    assert told == "workload-path: fail: NCCL is on TCP sockets on 2 of 2 ranks"
