@@ -18,6 +18,7 @@ from tasks.rules.payload_verdict import ended
 from tasks.rules.reading_verdict import answer_tests, bad_end, sweep_of_test
 from tasks.rules.transport import Transport
 from tasks.rules.transport_proof import Expected, prove
+from tasks.rules.wording import and_more
 
 NCCL_TESTS = "nccl-tests"
 COLLECTIVE = "all-reduce"  # of the program that the probe runs, and of the spec's floors
@@ -60,7 +61,9 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
     elif verdict.outcome is Outcome.PASS and (
         # the log and the program must tell of the same job, and the program of all that it was asked to do
-        reason := bandwidth.unusable(sweep, _asked(probe, setting)) or _other_network(proof.transport, setting)
+        reason := _elsewhere(payload, setting)
+        or bandwidth.unusable(sweep, _asked(probe, setting))
+        or _other_network(proof.transport, setting)
     ):
         verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
     transport = proof.transport
@@ -82,12 +85,13 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
 
 def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mapping[int, float]) -> Answer:
     """Floors, shape and plausibility of a bandwidth sweep."""
-    sweep = _sweep(reading.payload or PayloadEvents())
-    expected = _asked(probe, setting)
+    payload = reading.payload or PayloadEvents()
+    sweep = _sweep(payload)
+    verdicts = bandwidth.judge(sweep, _asked(probe, setting), setting.fabric, floors)
+    if reason := _elsewhere(payload, setting):
+        verdicts = tuple(no_pass(v, reason) for v in verdicts)
     return Answer(
-        record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
-        verdicts=bandwidth.judge(sweep, expected, setting.fabric, floors),
-        versions=versions_of(reading),
+        record={**sweep.to_dict(), "gpus_per_node": setting.gpus}, verdicts=verdicts, versions=versions_of(reading)
     )
 
 
@@ -249,6 +253,16 @@ def _asked(probe: Probe, setting: Setting) -> bandwidth.Expected:
     return bandwidth.Expected(
         nodes=len(setting.nodes), gpus=setting.gpus, sizes=sizes_of(probe), rounds=rounds_of(probe)
     )
+
+
+def _elsewhere(payload: PayloadEvents, setting: Setting) -> str:
+    """An output of other nodes says nothing of these, however good it is."""
+    for start in payload.starts.get("all-reduce", ()):
+        nodes = start.get("nodes")
+        if isinstance(nodes, list) and {str(n) for n in nodes} != set(setting.nodes):
+            there, here = (and_more(sorted(map(str, names)), 3) for names in (nodes, setting.nodes))
+            return f"the program says that it ran on {there}, it was asked for on {here}"
+    return ""
 
 
 def _other_network(transport: Transport, setting: Setting) -> str:
