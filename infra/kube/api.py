@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,26 +77,37 @@ class Kube:
     _back_since: float | None = None
     _credentials: Mapping[str, str] = field(default_factory=dict)
     _credentials_asked: float = float("-inf")
+    _renewing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def credentials(self) -> Mapping[str, str]:
         """The headers that say who we are: the client's own, which it renews before they expire.
 
         It looks through the whole environment each time it is asked (about 0.3 ms, as much as an eviction costs), so
-        it is asked once a second, and after a 401. Raises Unreachable where they cannot be renewed.
+        it is asked once a second, and after a 401; by one thread, while the others go on with what they have: a plugin
+        may take its time, or ask a person. Raises Unreachable where they cannot be renewed.
         """
-        now = time.monotonic()
-        if now - self._credentials_asked >= CREDENTIAL_SECONDS:
-            fresh: dict[str, str] = {}
-            try:
-                self.client.update_params_for_auth(fresh, [], ["BearerToken"], "", "GET", None)
-            except Exception as cause:  # a plugin that the kubeconfig names may raise anything
-                raise Unreachable(
-                    f"credentials of context {self.context or 'in the cluster'}",
-                    f"cannot be renewed: {type(cause).__name__}: {cause}",
-                    remedy="kubectl auth whoami",
-                ) from cause
-            self._credentials, self._credentials_asked = fresh, now
-        return self._credentials
+        if self._is_fresh() or not self._renewing.acquire(blocking=not self._credentials):
+            return self._credentials
+        try:
+            return self._credentials if self._is_fresh() else self._renewed()
+        finally:
+            self._renewing.release()
+
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._credentials_asked < CREDENTIAL_SECONDS
+
+    def _renewed(self) -> Mapping[str, str]:
+        fresh: dict[str, str] = {}
+        try:
+            self.client.update_params_for_auth(fresh, [], ["BearerToken"], "", "GET", None)
+        except Exception as cause:  # a plugin that the kubeconfig names may raise anything
+            raise Unreachable(
+                f"credentials of context {self.context or 'in the cluster'}",
+                f"cannot be renewed: {type(cause).__name__}: {cause}",
+                remedy="kubectl auth whoami",
+            ) from cause
+        self._credentials, self._credentials_asked = fresh, time.monotonic()
+        return fresh
 
     def refused(self) -> None:
         """The server does not know who we are (401): the next request asks for credentials anew."""

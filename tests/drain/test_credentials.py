@@ -103,6 +103,32 @@ def test_credentials_that_cannot_be_renewed_are_no_answer_and_say_why(kube_at, s
     assert came == []
 
 
+def test_one_thread_renews_while_the_others_go_on_with_what_they_have(kube_at, server):
+    url, came, _ = server
+    kube, asked, go_on = kube_at(url), [], threading.Event()
+
+    def renew(configuration):
+        asked.append(threading.current_thread())
+        configuration.api_key["BearerToken"] = "one" if len(asked) == 1 else "two"
+        assert len(asked) == 1 or go_on.wait(10)
+
+    kube.client.configuration.api_key["BearerToken"] = "none"
+    kube.client.configuration.refresh_api_key_hook = renew
+    assert kube.credentials() == {"authorization": "one"}
+    kube.refused()
+    slow = threading.Thread(target=kube.credentials)
+    slow.start()
+    while len(asked) < 2:
+        go_on.wait(0.01)
+    lines = Lines(kube)
+    assert [evict(lines, POD).answer for _ in range(3)] == [Answer.ACCEPTED] * 3
+    lines.close()
+    go_on.set()
+    slow.join()
+    assert kube.credentials() == {"authorization": "two"}
+    assert (came, len(asked)) == (["one"] * 3, 2)
+
+
 def certificate(file, name):
     """A fresh one, which is its own authority, with its key; returns where it is."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
