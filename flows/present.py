@@ -52,12 +52,10 @@ def revalidation(result: dict[str, Any], *, as_json: bool) -> None:
 
 
 def rollback(result: dict[str, Any], *, as_json: bool) -> None:
-    """What was put back."""
+    """How much was put back; each thing was said as it was done."""
     if as_json:
         console.show_json(result)
         return
-    for line in result["done"]:
-        console.say(line)
     console.say(result["summary"])
 
 

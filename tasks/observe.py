@@ -61,8 +61,8 @@ def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
         return found
     chosen = [s for s in found if s.run == name]
     if not chosen:
-        known = ", ".join(s.run for s in found) or "none"
-        raise NotFound(f"run {name}", "no record in this cluster", expected=f"one of: {known}")
+        known = f"one of: {', '.join(s.run for s in found)}" if found else "a run; this namespace has none"
+        raise NotFound(f"run {name}", "no record in this cluster", expected=known)
     return chosen
 
 

@@ -35,8 +35,9 @@ def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
     kube = api.connect(cluster)
     found = records.read(kube, name)
     if found is None:
-        known = ", ".join(r.name for r in records.list_runs(kube)) or "none"
-        raise NotFound(f"run {name}", "no record in this cluster", expected=f"one of: {known}")
+        names = [r.name for r in records.list_runs(kube)]
+        known = f"one of: {', '.join(names)}" if names else "a run; this namespace has none"
+        raise NotFound(f"run {name}", "no record in this cluster", expected=known)
     where = Path(into) if into else folder(name)
     return render(found, where, simulated=kube.sandbox is not None, when=rfc3339(kube.clock.now()))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows import cli, orchestrator
+from flows import cli, orchestrator, present
 from infra.errors import Forbidden, PoolshiftError
 from infra.kube import api, records
 from infra.kube.api import translate
@@ -110,6 +110,25 @@ def test_what_steers_a_run_answers_as_json_too(
 
     assert code == 1
     assert json.loads(text)["object"] == "run nothing"
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_an_unknown_run_where_there_is_none_is_told_so(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, command: str
+) -> None:
+    code, text = poolshift(capsys, command, "nothing", "--kubeconfig", str(kubeconfig))
+
+    assert code == 1
+    assert "this namespace has none" in text
+
+
+def test_what_a_rollback_did_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each thing is said as it is done, by the steps."""
+    present.rollback({"done": ["opened node a"], "summary": "1 thing put back"}, as_json=False)
+
+    text = capsys.readouterr().err
+    assert "1 thing put back" in text
+    assert "opened node a" not in text
 
 
 def test_without_a_kubeconfig_it_says_how_to_get_one(

@@ -46,6 +46,7 @@ def test_a_wish_is_heard_and_can_be_taken_back(kube, cluster):
     assert kube.requests - asked <= 1  # looked at all the time, read now and then
 
     ask(cluster, "r1", Wish.CANCEL, by="bob", reason="")
+    assert "poolshift rollback r1" in ask(cluster, "r1", Wish.CANCEL, by="bob", reason="")
     assert Heard(kube=kube, run="r1").cancelled().startswith("cancelled by bob at ")
     with pytest.raises(Refused, match="resume r1 takes that back"):
         ask(cluster, "r1", Wish.PAUSE, by="ann", reason="")
