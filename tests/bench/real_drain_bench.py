@@ -78,9 +78,12 @@ class Bench:
             cordon(self.api, name, cordoned)
 
     def gather(self) -> None:
-        """Before a party's turn: all pods on one pool, the other one open, both uncordoned but for the party's work."""
-        self.cordon(self.names(self.empty), False)
+        """Before a party's turn: all pods on one pool, the other one open.
+
+        In this order: what the turn before has left unscheduled goes to the full pool, too.
+        """
         self.settle()
+        self.cordon(self.names(self.empty), False)
 
 
 @contextlib.contextmanager
@@ -164,6 +167,8 @@ def turn(bench: Bench, party: str) -> Turn:
     """One turn of ours or of the reference loop: all pods go to the other pool."""
     bench.gather()
     done = take_turn(party, bench.kubeconfig, bench.names(bench.full))
+    if done.pods != bench.pods:
+        raise SystemExit(f"{party} found {done.pods} pods instead of {bench.pods}: the turns cannot be compared")
     bench.full = bench.empty
     return done
 
