@@ -59,6 +59,24 @@ def test_an_error_fails_the_run_and_names_the_next_step(code: str) -> None:
     assert (found.code, found.remedy != "") == (code, True)
 
 
+INFO = "node-2:1009:2009 [1] NCCL INFO "
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        (INFO + "transport/net.cc:1298 -> 6", Outcome.UNMEASURED),
+        (INFO + "group.cc:64 -> 3 [Async thread]", Outcome.UNMEASURED),
+        (INFO + "init.cc:1722 -> 7", Outcome.PASS),  # in progress
+        (INFO + "RAS: peer node-2 considered dead", Outcome.FAIL),
+        (INFO + "NET/OFI Request completed with error. RC: 4. Error: 4123 (Unreachable)", Outcome.FAIL),
+        ("[rank9]:[E301 10:00:00.1] [Rank 9] Some NCCL operations have failed or timed out.", Outcome.FAIL),
+    ],
+)
+def test_an_error_told_without_a_warning_is_no_pass_either(line: str, outcome: Outcome) -> None:
+    assert saying(line).outcome is outcome
+
+
 def test_every_kind_of_fatal_error_has_a_remedy_of_its_own() -> None:
     """None is left to the general advice, which serves codes that a later reader may add."""
     general = remedy_of("never-heard-of")

@@ -226,7 +226,7 @@ class NcclLogReader:
         """`NCCL version …` stands alone; `NCCL failure` and `NCCL error` come from programs above NCCL."""
         if text.startswith(b"NCCL version "):
             self.said.hear(text, None)
-        elif text.startswith((b"NCCL failure", b"NCCL error", b"NCCL Error")):
+        elif text.startswith((b"NCCL failure", b"NCCL error", b"NCCL Error", b"NCCL operations have failed")):
             self._note(classify((head + text).decode("utf-8", "replace").strip(), time=line_time(head)))
 
     def _take(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:

@@ -13,13 +13,16 @@ from infra.probes.readers.nccl_state import RankState
 
 # How an interesting line goes on after "NCCL ", for the scan of a block in C; the number of the group says its kind.
 INTERESTING = re.compile(
-    rb"NCCL (?:INFO (?:((?:\[Rank \d+\] )?(?:comm 0x|ncclComm))|(Using |NET/|NET : |Connected all rings|GPU Direct|"
-    rb"Assigned|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|(WARN )|"
-    rb"(?:version |failure|[Ee]rror))"
+    rb"NCCL (?:INFO (?:((?:\[Rank \d+\] )?(?:comm 0x|ncclComm))|"
+    rb"(Using |NET/(?!OFI Request completed with error)|NET : |Connected all rings|GPU Direct|"
+    rb"Assigned|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|"
+    rb"(WARN |INFO (?:[\w/]+\.(?:cc|cu|h):\d+ -> [1-689]|RAS: |NET/OFI Request completed with error))|"
+    rb"(?:version |failure|[Ee]rror|operations have failed))"
 )
 COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3
-# The first two bytes of these messages, and of "12 coll channels".
+# The first two bytes of these messages, of "12 coll channels", and of a source file that hands an error on.
 BEGINNINGS = (
+    *(b"RA", b"mi", b"tr", b"in", b"en", b"gr", b"pr", b"bo", b"ch", b"de", b"re", b"sr", b"gi", b"pl", b"os", b"al"),
     *(b"co", b"nc", b"[R", b"Us", b"NE", b"Co", b"GP", b"As", b"P2", b"In", b"Fa", b"Su", b"NC", b"MN", b"NV"),
     *(b"%d%c" % (digit, following) for digit in range(10) for following in b" 0123456789"),
 )

@@ -83,6 +83,9 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
             "connection-failed",
             True,
         ),
+        # NCCL hands an error on from call to call, each with its place, at INFO; 7 is "in progress".
+        (r"(?:^| )[\w/]+\.(?:cc|cu|h):\d+ -> [1-689]\b", "call-failed", False),
+        (r"NCCL operations have failed or timed out", "collective-timeout", True),
         (r"Watchdog caught collective operation timeout|collective operation timeout", "collective-timeout", True),
         (r"Mismatched?|mismatch", "version-mismatch", False),
         (
