@@ -29,7 +29,7 @@ from tasks.moving import move
 from tasks.orphans import with_new_daemonsets
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
-from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_end, worst_end
+from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_ends, worst_end
 from tasks.rules.placement import TargetShape
 from tasks.rules.sentences import sentence_of
 from tasks.rules.waves import MovePlan, plan_move
@@ -331,14 +331,7 @@ class _Drain:
                 )
             uids |= dict.fromkeys(set(nodes) - set(uids), "")  # went meanwhile: empty if no pod names them
             unproven = [] if options.pod_selector else verify_empty(self.kube, uids)
-            bad = {f.object for f in unproven}
-            unseen = any(f.code == "emptiness-unverified" for f in unproven)
-            ends = {
-                name: End.UNKNOWN
-                if unseen
-                else node_end((p for p in left if p.pod.node == name), proven=f"node {name}" not in bad)
-                for name in uids
-            }
+            ends = node_ends(uids, left, unproven)
             done = all(end is End.DRAINED for end in ends.values())
         except KeyboardInterrupt:
             self.say("interrupted: taking back the cordons of this drain; pods that were told to leave still do")

@@ -25,7 +25,7 @@ from tasks.rules.decision import Context
 from tasks.rules.drain import drains_last
 from tasks.rules.fencing import prior_of
 from tasks.rules.gangs import find_gangs
-from tasks.rules.outcome import End, Fate, Progress, node_end, worst_end
+from tasks.rules.outcome import End, Fate, Progress, node_ends, worst_end
 from tasks.rules.sentences import allowed_by, judge_with
 from tasks.rules.settling import health
 from tasks.rules.waves import PlannedWave, plan_move
@@ -215,14 +215,7 @@ def _one_wave(work: MoveState, wave: PlannedWave, of: int) -> WaveReport:
     )
     uids |= dict.fromkeys(set(wave.nodes) - set(uids), "")  # nodes that went meanwhile: empty if no pod names them
     unproven = verify_empty(work.kube, uids)
-    bad = {f.object for f in unproven}
-    whole = any(f.code == "emptiness-unverified" for f in unproven)
-    nodes = {
-        name: End.UNKNOWN
-        if whole
-        else node_end((p for p in left if p.pod.node == name), proven=f"node {name}" not in bad)
-        for name in uids
-    }
+    nodes = node_ends(uids, left, unproven)
     drained = {n for n, end in nodes.items() if end is End.DRAINED}
     harm = tuple(h for g in gang_ends if (h := g.harm) is not None)
     if drained and not harm and not work.steer.ended():

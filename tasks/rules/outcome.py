@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from infra.model.verdict import Finding
 from infra.model.workload import Pod
 from tasks.rules.wording import plural, span
 
@@ -113,6 +114,18 @@ def node_end(pods: Iterable[PodEnd], *, proven: bool) -> End:
     if End.FAILED in ends:
         return End.FAILED
     return End.DRAINED if proven else End.FAILED
+
+
+def node_ends(nodes: Iterable[str], left: Collection[PodEnd], unproven: Collection[Finding]) -> dict[str, End]:
+    """How each node ended, from what was seen of its pods and from what the proof (`verify_empty`) found against it."""
+    unseen = any(f.code == "emptiness-unverified" for f in unproven)
+    bad = {f.object for f in unproven}
+    return {
+        name: End.UNKNOWN
+        if unseen
+        else node_end((p for p in left if p.pod.node == name), proven=f"node {name}" not in bad)
+        for name in nodes
+    }
 
 
 def worst_end(ends: Iterable[End]) -> End:
