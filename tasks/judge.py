@@ -93,12 +93,8 @@ def judge(stream: BinaryIO | Path | str, *, machine_type: str | None = None, nod
 def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int | None = None) -> JudgeResult:
     """Judge what was read before, so that saved output can be judged again under new limits."""
     if reading.tool is not None:
-        return _result(
-            reading.kind,
-            [answer_tool(reading.tool, fabric=fabric), *_beside(reading)],
-            [],
-            _tool_outcome(reading, fabric),
-        )
+        answer = answer_tool(reading.tool, fabric=fabric)
+        return _result(reading.kind, [answer, *_beside(reading)], [], _tool_outcome(answer, reading))
     if reading.kind is Kind.UNKNOWN:
         return JudgeResult(
             kind=Kind.UNKNOWN,
@@ -294,8 +290,7 @@ def _unmeasured(check: str, reason: str) -> Verdict:
     return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason)
 
 
-def _tool_outcome(reading: Reading, fabric: Fabric | None) -> Outcome:
-    answer = answer_tool(reading.tool, fabric=fabric) if reading.tool else Answer()
+def _tool_outcome(answer: Answer, reading: Reading) -> Outcome:
     if end := bad_end(reading):
         return Outcome.FAIL if end.level is Level.BLOCK else Outcome.UNMEASURED
     if answer.verdict in {"failed", "degraded", "efa-unavailable", "stalled"}:
