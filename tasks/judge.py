@@ -7,25 +7,22 @@ defect is shown, unmeasured otherwise. The exit code follows the outcome.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from infra.errors import BadSpec
 from infra.fabrics import Fabric, fabric_of, load
-from infra.model.measurement import Sweep, sweep_of, whole
-from infra.model.reading import BandwidthTest, Kind, NcclLog, PayloadEvents, Reading
+from infra.model.reading import Kind, NcclLog, PayloadEvents, Reading
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
-from tasks.rules import bandwidth, hardware
 from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
-from tasks.rules.probe_verdict import no_pass
-from tasks.rules.reading_verdict import Answer, announced_sizes, answer_log, answer_tests, bad_end, sweep_of_test
+from tasks.rules.reading_figures import judge_figures
+from tasks.rules.reading_verdict import Answer, answer_log, bad_end
+from tasks.rules.tests_verdict import answer_tests
 from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
-from tasks.rules.wording import and_more, plural, size
+from tasks.rules.wording import plural
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}
 _LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
@@ -114,7 +111,7 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
             verdicts.append(proof.verdict())
         else:
             proof = None  # it was not asked for, so nothing of it is missing
-    figures = _bandwidth(reading, fabric, nodes)
+    figures = judge_figures(reading, fabric, nodes)
     answers += [_settled(answer, figures) for answer in _answers(reading)]
     answers += _beside(reading)
     verdicts += figures
@@ -200,94 +197,6 @@ def _rounds(payload: PayloadEvents | None) -> int:
 def _says_something(proof: Proof) -> bool:
     """NCCL lines beside a table count once they show a network; a version line alone does not."""
     return proof.transport.evidence != "none" or proof.transport.fatal or bool(proof.transport.nranks)
-
-
-def _bandwidth(reading: Reading, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
-    """The verdicts on figures; none without figures."""
-    if reading.payload is not None and reading.kind is Kind.DEVICES:
-        return [_devices(reading.payload, fabric, nodes)]
-    tables: list[list[Verdict]] = []
-    if reading.payload is not None and reading.kind is Kind.ALL_REDUCE:
-        starts = reading.payload.starts.get("all-reduce", ())
-        if len(starts) != 1:
-            return [_unmeasured(bandwidth.FLOOR, f"{len(starts)} start lines, expected one")]
-        sweep = sweep_of(starts[0], reading.payload.rows, complete=ended(reading.payload))
-        sizes = starts[0].get("sizes", [])
-        if not isinstance(sizes, list) or not all(map(whole, (*sizes, starts[0].get("rounds", 1)))):
-            return [_unmeasured(bandwidth.FLOOR, "the start line announces sizes or rounds that are no numbers")]
-        if not sizes:
-            return [_unmeasured(bandwidth.FLOOR, "the start line announces no sizes")]
-        if lost := _lost(sizes, {r.size_bytes for r in sweep.rows}):
-            return [_unmeasured(bandwidth.FLOOR, lost)]
-        tables.append(_judge_sweep(sweep, tuple(sizes), fabric, nodes))
-    if reading.tests is not None and reading.kind in {Kind.NCCL_TESTS, Kind.ALL_REDUCE}:
-        tables += [_figures_of(test, fabric, nodes) for test in reading.tests.tests]
-    return _worst_of_each(tables)
-
-
-def _devices(payload: PayloadEvents, fabric: Fabric | None, nodes: int | None) -> Verdict:
-    named = sorted({str(report.get("node")) for report in payload.devices})
-    verdict = hardware.judge_reports(payload.devices, named, fabric)
-    if payload.broken:
-        return no_pass(verdict, f"{payload.broken} lines of the reports are damaged")
-    return verdict if nodes in {None, len(named)} else no_pass(verdict, f"reports of {len(named)} of {nodes} nodes")
-
-
-def _worst_of_each(tables: list[list[Verdict]]) -> list[Verdict]:
-    """One verdict for each check, of the table that answers it worst: a good table excuses no other in its file."""
-    found: dict[str, list[Verdict]] = {}
-    for number, verdicts in enumerate(tables, 1):
-        place = f"table {number} of {len(tables)}: " if len(tables) > 1 else ""
-        for verdict in verdicts:
-            found.setdefault(verdict.check, []).append(replace(verdict, reason=place + verdict.reason))
-    outcomes = {check: worst(v.outcome for v in verdicts) for check, verdicts in found.items()}
-    return [next(v for v in verdicts if v.outcome is outcomes[check]) for check, verdicts in found.items()]
-
-
-def _figures_of(test: BandwidthTest, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
-    if test.format != "nccl-tests":
-        return [_unmeasured(bandwidth.FLOOR, "not nccl-tests: a table of unknown origin is not judged")]
-    sizes = announced_sizes(test)
-    if not sizes:
-        return [
-            _unmeasured(bandwidth.FLOOR, "the parameter line is missing, so which sizes belong to the run is unknown")
-        ]
-    per_host = Counter(d.host for d in test.devices)
-    if len(set(per_host.values())) > 1:
-        return [_unmeasured(bandwidth.FLOOR, f"ranks are not spread evenly over the hosts: {dict(per_host)}")]
-    strange = sorted({r.size_bytes for r in test.rows} - set(sizes))
-    if strange:
-        return [_unmeasured(bandwidth.FLOOR, f"rows of sizes that the parameter line does not announce: {strange[:4]}")]
-    if lost := _lost(sizes, {r.size_bytes for r in test.rows}):
-        return [_unmeasured(bandwidth.FLOOR, lost)]
-    return _judge_sweep(sweep_of_test(test), sizes, fabric, nodes)
-
-
-def _lost(sizes: Sequence[int], have: Collection[int]) -> str:
-    """Rows that were announced and are gone. Below 1 MiB programs round sizes to what their ranks can share."""
-    lost = [size(count) for count in sizes if count >= 1 << 20 and count not in have]
-    return f"no row for {and_more(lost, 4)}" if lost else ""
-
-
-def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
-    hosts = nodes or sweep.hosts or 0
-    gpus = fabric.gpus if fabric else (sweep.ranks or 0) // hosts if hosts else 0
-    judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED) or sizes
-    large = Sweep(
-        collective=sweep.collective,
-        ranks=sweep.ranks,
-        hosts=sweep.hosts,
-        rounds=sweep.rounds,
-        complete=sweep.complete,
-        rows=tuple(r for r in sweep.rows if r.size_bytes in judged) or sweep.rows,
-    )
-    expected = bandwidth.Expected(nodes=hosts, gpus=gpus, sizes=judged, rounds=sweep.rounds)
-    verdicts = bandwidth.judge(large, expected, fabric, {})
-    return [v for v in verdicts if v.check != bandwidth.SHAPE or len(set(judged)) > 1]  # one size has no shape
-
-
-def _unmeasured(check: str, reason: str) -> Verdict:
-    return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason)
 
 
 def _tool_outcome(answer: Answer, reading: Reading) -> Outcome:

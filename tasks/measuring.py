@@ -26,10 +26,10 @@ from infra.probes.readers.lnet import split_lnet
 from tasks import mpi, probes
 from tasks.probes import ProbeRun
 from tasks.rules import bandwidth, compare, cost, hardware, lustre_path
+from tasks.rules.gate import NCCL_TESTS
 from tasks.rules.hardware import ClientIo
 from tasks.rules.probe_verdict import (
-    NCCL_TESTS,
-    Answer,
+    ProbeAnswer,
     Setting,
     answer_devices,
     answer_nccl_tests,
@@ -44,7 +44,7 @@ from tasks.rules.probe_verdict import (
 from tasks.rules.probing import State
 from tasks.spending import Spending
 
-Judge = Callable[[ProbeRun, Setting], Answer]
+Judge = Callable[[ProbeRun, Setting], ProbeAnswer]
 
 
 @dataclass(kw_only=True)
@@ -148,7 +148,7 @@ class Session:
             return False
         seen: list[tuple[int, int]] = []
 
-        def judge(run: ProbeRun, setting: Setting) -> Answer:
+        def judge(run: ProbeRun, setting: Setting) -> ProbeAnswer:
             reading = reading_of(run)
             seen.append(sockets(reading.nccl))
             return answer_proof(reading, probe, setting, check)
@@ -200,7 +200,7 @@ class Session:
         """Direct I/O of every node at once."""
         asked = (hardware.STORAGE, lustre_path.CHECK)[: 2 if self.spec.validation.storage_path == "rdma" else 1]
 
-        def judge(run: ProbeRun, setting: Setting) -> Answer:
+        def judge(run: ProbeRun, setting: Setting) -> ProbeAnswer:
             split = {node: split_lnet(text) for node, text in run.outputs.items()}
             readings = {node: read(io.BytesIO(rest)) for node, (_, rest) in split.items()}
             answer = answer_storage(readings, setting, baseline, {node: seen for node, (seen, _) in split.items()})
@@ -215,10 +215,10 @@ class Session:
     ) -> tuple[Verdict, ...]:
         """Training steps; `judge` knows the other side."""
 
-        def answer(run: ProbeRun, setting: Setting) -> Answer:
+        def answer(run: ProbeRun, setting: Setting) -> ProbeAnswer:
             del setting
             steps, versions = answer_steps(reading_of(run))
-            return Answer(record=steps.to_dict(), verdicts=judge(steps), versions=versions)
+            return ProbeAnswer(record=steps.to_dict(), verdicts=judge(steps), versions=versions)
 
         return self._take(probe, nodes, (compare.CHECK,), answer)
 
@@ -259,7 +259,7 @@ class Session:
         if run.ran:
             answer = judge(run, self._setting(nodes))
         else:
-            answer = Answer(record={}, verdicts=unmeasured(checks, run.why()), versions={})
+            answer = ProbeAnswer(record={}, verdicts=unmeasured(checks, run.why()), versions={})
         if not run.complete:
             self.last_reason = run.why()
             answer = replace(answer, verdicts=tuple(no_pass(v, run.why()) for v in answer.verdicts))
@@ -318,7 +318,7 @@ class Session:
         gpus = self.fabric.gpus if self.fabric else self.gpus
         return Setting(nodes=tuple(n.name for n in nodes), gpus=gpus, fabric=self.fabric)
 
-    def _seal(self, run: ProbeRun, answer: Answer) -> Evidence:
+    def _seal(self, run: ProbeRun, answer: ProbeAnswer) -> Evidence:
         return Evidence(
             probe=run.probe.name,
             mode=run.probe.mode.value,

@@ -108,12 +108,17 @@ class RankLog:
     ring_gdr: tuple[bool, ...] = ()
     connected_rings: int = 0
     coll_channels: int | None = None
+    refused: tuple[str, ...] = ()  # networks that it was denied (hints' codes) without naming another one afterwards
+    ends_alone: int = 0  # communicators that it ended and of which no beginning was seen
     gdr_denied: tuple[int, ...] = ()  # devices whose channels say GDRDMA and of which NCCL said that it is disabled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One rank's part in one communicator. `network` is "" when no line binds a network to it."""
+    """One rank's part in one communicator. `network` is "" when no line binds a network to it.
+
+    `ended` is "destroyed", "aborted" or "".
+    """
 
     rank: int
     host: str
@@ -121,7 +126,7 @@ class Member:
     device: int | None
     network: str = ""
     complete: bool = False
-    ended: bool = False
+    ended: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +194,8 @@ class NcclLog:
     edges: tuple[tuple[int, int], ...] = ()
     ring_gdr: tuple[int, int] = (0, 0)  # ranks' ring summaries with GDR 0, with GDR 1
     gdr_lines: tuple[int, int] = (0, 0)  # "GPU Direct RDMA Disabled", "… Enabled"
+    # what one job has only one of and this log several: a field's name above -> its values
+    disagreements: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: EMPTY)
     hints: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # code -> first text that says it
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     warnings: tuple[LogWarning, ...] = ()

@@ -307,8 +307,8 @@ def _path(log: NcclLog, gdr: str | None, fabric: Fabric | None) -> _Part:
                 "Sends are staged unless GPU and NIC share a switch; see NCCL_NET_GDR_READ",
             )
         )
-    if fabric is not None and fabric.kind == "efa" and log.ofi_protocols:
-        expected = "SENDRECV" if fabric.machine_type.startswith(("p4d", "p4de", "p3dn", "p5.4xlarge", "g5")) else "RDMA"
+    if fabric is not None and fabric.ofi_protocol and log.ofi_protocols:
+        expected = fabric.ofi_protocol
         if set(log.ofi_protocols) != {expected}:
             found.append(
                 Finding(

@@ -13,14 +13,14 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.catalogue import Probe
 from infra.probes.readers.lnet import LnetSight
 from tasks.rules import bandwidth, hardware, lustre_path
+from tasks.rules.gate import NCCL_TESTS
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
-from tasks.rules.reading_verdict import answer_tests, bad_end, sweep_of_test
-from tasks.rules.transport import Transport
+from tasks.rules.reading_verdict import bad_end
+from tasks.rules.tests_verdict import answer_tests, sweep_of_test
 from tasks.rules.transport_proof import Expected, prove
 from tasks.rules.wording import and_more
 
-NCCL_TESTS = "nccl-tests"
 COLLECTIVE = "all-reduce"  # of the program that the probe runs, and of the spec's floors
 
 
@@ -34,7 +34,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """The record (plain JSON) and the verdicts of one probe."""
 
     record: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Answer:
     versions: Mapping[str, str]
 
 
-def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -> Answer:
+def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -> ProbeAnswer:
     """The transport of every rank of every communicator, and the sums right."""
     payload = reading.payload or PayloadEvents()
     sweep = _sweep(payload)
@@ -61,9 +61,7 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
     elif verdict.outcome is Outcome.PASS and (
         # the log and the program must tell of the same job, and the program of all that it was asked to do
-        reason := _elsewhere(payload, setting)
-        or bandwidth.unusable(sweep, _asked(probe, setting))
-        or _other_network(proof.transport, setting)
+        reason := _elsewhere(payload, setting) or bandwidth.unusable(sweep, _asked(probe, setting))
     ):
         verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
     transport = proof.transport
@@ -80,22 +78,24 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
             "evidence": transport.evidence,
         },
     }
-    return Answer(record=record, verdicts=(verdict,), versions=versions_of(reading))
+    return ProbeAnswer(record=record, verdicts=(verdict,), versions=versions_of(reading))
 
 
-def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mapping[int, float]) -> Answer:
+def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mapping[int, float]) -> ProbeAnswer:
     """Floors, shape and plausibility of a bandwidth sweep."""
     payload = reading.payload or PayloadEvents()
     sweep = _sweep(payload)
     verdicts = bandwidth.judge(sweep, _asked(probe, setting), setting.fabric, floors)
     if reason := _elsewhere(payload, setting):
         verdicts = tuple(no_pass(v, reason) for v in verdicts)
-    return Answer(
+    return ProbeAnswer(
         record={**sweep.to_dict(), "gpus_per_node": setting.gpus}, verdicts=verdicts, versions=versions_of(reading)
     )
 
 
-def answer_nccl_tests(reading: Reading, sizes: Sequence[int], setting: Setting, floors: Mapping[int, float]) -> Answer:
+def answer_nccl_tests(
+    reading: Reading, sizes: Sequence[int], setting: Setting, floors: Mapping[int, float]
+) -> ProbeAnswer:
     """One table of nccl-tests, and the lines of every rank beside it: the worst of figures, text and transport."""
     tests = reading.tests.tests if reading.tests is not None else ()
     sweep = sweep_of_test(tests[0]) if len(tests) == 1 else Sweep()
@@ -110,7 +110,7 @@ def answer_nccl_tests(reading: Reading, sizes: Sequence[int], setting: Setting, 
     decisive = next(v for v in found if v.outcome is outcome)
     verdict = replace(decisive, check=NCCL_TESTS, reason=f"{decisive.check}: {decisive.reason}")
     record = {**sweep.to_dict(), "gpus_per_node": setting.gpus}
-    return Answer(record=record, verdicts=(verdict,), versions=versions_of(reading))
+    return ProbeAnswer(record=record, verdicts=(verdict,), versions=versions_of(reading))
 
 
 def _said_by_tests(reading: Reading) -> tuple[Verdict, ...]:
@@ -149,7 +149,7 @@ def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:
     return steps, versions_of(reading)
 
 
-def answer_devices(reading: Reading, setting: Setting) -> Answer:
+def answer_devices(reading: Reading, setting: Setting) -> ProbeAnswer:
     """Every node's report. The record keeps the counts: full reports of a large pool would not fit in it."""
     payload = reading.payload or PayloadEvents()
     verdict = hardware.judge_reports(payload.devices, setting.nodes, setting.fabric)
@@ -157,7 +157,7 @@ def answer_devices(reading: Reading, setting: Setting) -> Answer:
         verdict = no_pass(verdict, f"{payload.broken} lines of the reports are damaged")
     reports = {str(d.get("node")): d for d in payload.devices}
     record = {"devices": {node: _short(report) for node, report in sorted(reports.items())}}
-    return Answer(record=record, verdicts=(verdict,), versions={})
+    return ProbeAnswer(record=record, verdicts=(verdict,), versions={})
 
 
 def answer_storage(
@@ -165,14 +165,14 @@ def answer_storage(
     setting: Setting,
     baseline: Sequence[ClientIo] | None,
     lnet: Mapping[str, Sequence[LnetSight]] | None = None,
-) -> Answer:
+) -> ProbeAnswer:
     """Direct I/O of every node, and (where `lnet` is given) the network that carried it."""
     clients = [client_of(node, reading) for node, reading in readings.items()]
     verdict = hardware.judge_storage(clients, setting.nodes, setting.fabric, baseline)
     moved = {node: _moved_bytes(readings.get(node)) for node in setting.nodes}
     record = {"clients": [_client_record(c) for c in clients]}
     path = () if lnet is None else (lustre_path.judge_path(lnet, moved),)
-    return Answer(record=record, verdicts=(verdict, *path), versions={})
+    return ProbeAnswer(record=record, verdicts=(verdict, *path), versions={})
 
 
 def _moved_bytes(reading: Reading | None) -> float | None:
@@ -263,15 +263,6 @@ def _elsewhere(payload: PayloadEvents, setting: Setting) -> str:
             there, here = (and_more(sorted(map(str, names)), 3) for names in (nodes, setting.nodes))
             return f"the program says that it ran on {there}, it was asked for on {here}"
     return ""
-
-
-def _other_network(transport: Transport, setting: Setting) -> str:
-    """A network that is RDMA elsewhere is no proof that this machine type's own network works."""
-    fabric = setting.fabric
-    if fabric is None or transport.network in fabric.nccl_net:
-        return ""
-    wanted = " or ".join(fabric.nccl_net)
-    return f"NCCL names network {transport.network or 'more than one'}, expected {wanted} on {fabric.machine_type}"
 
 
 def sockets(log: NcclLog | None) -> tuple[int, int]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Family, NcclLog, family_of
-from infra.model.verdict import Finding, Level
+from infra.model.verdict import Finding
 from tasks.rules.fallbacks import explain
-from tasks.rules.wording import and_more
 
 # Network families whose data path is of RDMA class. TCPX and TCPXO count: the intended accelerated fabric of their
 # machines. Libfabric and UCX depend on the provider underneath.
@@ -237,22 +236,6 @@ def _gdr(log: NcclLog) -> str | None:
     if off or on:
         return "partial" if off and on else ("all" if on else "none")
     return None
-
-
-def gdr_denied(log: NcclLog) -> tuple[Finding, ...]:
-    """Ranks whose channels say GDRDMA over a device of which NCCL said that GPU Direct RDMA is disabled."""
-    denied = [(rank, and_more([str(d) for d in rank.gdr_denied], 4)) for rank in log.ranks if rank.gdr_denied]
-    return tuple(
-        Finding(
-            level=Level.WARN,
-            code="gdr-contradicted",
-            object=f"{rank.host}:{rank.pid}",
-            observed=f"GDRDMA channels over net device {devices}, of which NCCL says that it has it disabled",
-            expected="one of the two",
-            remedy="Believe neither; run this job again with all of its output kept apart",
-        )
-        for rank, devices in denied
-    )
 
 
 def _gdr_without_name(log: NcclLog, name: str | None) -> str | None:

@@ -14,9 +14,10 @@ from typing import Any
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Communicator, Family, NcclLog, PayloadEvents
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.contradictions import contradicted
 from tasks.rules.traffic import is_count, judge_counters
-from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name, gdr_denied
-from tasks.rules.wording import and_more
+from tasks.rules.transport import RDMA_FAMILIES, Transport, describe, family_of_name
+from tasks.rules.wording import and_more, plural
 
 CHECK = "transport-proof"
 _FAILING = {"failed", "degraded", "stalled", "efa-unavailable"}
@@ -65,8 +66,7 @@ def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None
     """Join log and counters. Fail beats unmeasured; a pass needs everything."""
     transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
     counted = judge_counters(payload, expected.nodes)
-    contradictions = (*_contradictions(transport, counted.findings), *_other_network(log, expected.fabric))
-    contradictions += (*gdr_denied(log), *_against_environment(log))
+    contradictions = contradicted(log, transport, expected.fabric, counted.findings, _started(payload))
     findings = (*transport.findings, *counted.findings, *contradictions)
     missing = (*_missing(log, transport, expected), *counted.missing, *_of_another(payload))
     if transport.verdict in _FAILING or any(f.level is Level.BLOCK for f in counted.findings):
@@ -104,7 +104,7 @@ def _of_another(payload: PayloadEvents | None) -> Iterable[str]:
     """What a payload says of its own run that does not fit the log beside it."""
     if payload is None:
         return
-    start: Mapping[str, Any] = next(iter(payload.starts.get("all-reduce", ())), {})
+    start = _started(payload)
     if (backend := start.get("backend", "nccl")) != "nccl":
         yield f"a run over NCCL (the program measured {backend})"
     if not payload.counters and payload.rows:
@@ -114,6 +114,10 @@ def _of_another(payload: PayloadEvents | None) -> Iterable[str]:
     nodes, counted = start.get("nodes"), sorted({str(c.get("node")) for c in payload.counters})
     if isinstance(nodes, list) and sorted(map(str, nodes)) != counted:
         yield f"counters of the nodes on which it ran ({and_more(counted, 4) or 'none'})"
+
+
+def _started(payload: PayloadEvents | None) -> Mapping[str, Any]:
+    return next(iter(payload.starts.get("all-reduce", ())), {}) if payload else {}
 
 
 def _missing_hosts(log: NcclLog, expected: Expected) -> Iterable[str]:
@@ -180,6 +184,9 @@ def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
         yield f"{max(1, expected.communicators)} communicators (there are {len(spanning)})"
     for communicator in spanning:
         yield from _missing_members(log, communicator)
+        yield from _ragged_end(communicator)
+    if strays := sum(r.ends_alone for r in log.ranks):
+        yield f"the beginning of {plural(strays, 'communicator')} of which only the end is here"
     largest = max((c.size or 0 for c in spanning), default=0)
     if expected.nodes and expected.fabric and largest != expected.nodes * expected.fabric.gpus:
         yield f"a communicator of {expected.nodes * expected.fabric.gpus} ranks (the largest has {largest})"
@@ -213,6 +220,19 @@ def _missing_members(log: NcclLog, communicator: Communicator) -> Iterable[str]:
             yield f"the network of rank {member.rank} of {name}"
 
 
+def _ragged_end(communicator: Communicator) -> Iterable[str]:
+    """All ranks end a communicator in one way, or none does.
+
+    An abort alone is no defect: PyTorch before 2.6 ends every communicator with ncclCommAbort (pytorch#141510).
+    """
+    ways = {m.ended for m in communicator.members}
+    if len(ways) > 1:
+        odd = min(ways, key=lambda way: sum(1 for m in communicator.members if m.ended == way))
+        ranks = and_more([str(m.rank) for m in communicator.members if m.ended == odd], 6)
+        others = " and ".join(sorted(way or "still open" for way in ways - {odd}))
+        yield f"one end of communicator {communicator.id}: on rank {ranks} {odd or 'still open'}, elsewhere {others}"
+
+
 def _on_fabric(log: NcclLog, network: str, host: str, pid: str, device: int | None) -> bool:
     """A verbs-class network, or Libfabric with an RDMA provider named by the same process."""
     if not network:
@@ -224,63 +244,3 @@ def _on_fabric(log: NcclLog, network: str, host: str, pid: str, device: int | No
         return False
     own = [r for r in log.ranks if r.host == host and r.pid == pid and (device is None or r.device in {device, None})]
     return any(p.startswith("efa") for r in own for p in r.providers)
-
-
-def _other_network(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
-    """A network that is RDMA elsewhere proves nothing about the network of this machine type."""
-    if fabric is None or not fabric.nccl_net or not fabric.rdma:
-        return ()
-    accepted = {family_of_name(log, name) for name in fabric.nccl_net}
-    shown = [*log.channel_networks, *log.selected]
-    strange = sorted({n for n in shown if family_of_name(log, n) not in accepted | {Family.SOCKET}})
-    if not strange:
-        return ()
-    return (
-        Finding(
-            level=Level.WARN,
-            code="other-network",
-            object="job",
-            observed=f"NCCL names network {', '.join(strange)}",
-            expected=f"{' or '.join(fabric.nccl_net)} on {fabric.machine_type}",
-            remedy="Check that the machine type is the pool's and that the log is this pool's",
-        ),
-    )
-
-
-def _against_environment(log: NcclLog) -> tuple[Finding, ...]:
-    """A job that was told to use one network, beside lines of another: two jobs are in this log."""
-    told = log.env.get("NCCL_NET", "")
-    wanted = next((family for family in Family if family.value == told.lower()), family_of_name(log, told))
-    named = sorted({*log.channel_networks, *log.selected})
-    used = {family_of_name(log, name) for name in named}
-    if not told or wanted is Family.OTHER or not used or wanted in used:
-        return ()
-    return (
-        Finding(
-            level=Level.WARN,
-            code="environment-contradicted",
-            object="job",
-            observed=f"NCCL_NET={told} is set, and the log names {and_more(named, 3)}",
-            expected="the network that was asked for, or none",
-            remedy="Give the log of one job alone",
-        ),
-    )
-
-
-def _contradictions(transport: Transport, counted: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    codes = {f.code for f in counted}
-    if transport.rdma and "bytes-on-ethernet" in codes:
-        observed = f"the log says {transport.name}, the counters say Ethernet"
-    elif transport.rdma and "rdma-counters-still" in codes:
-        observed = f"the log says {transport.name}, but the RDMA counters hardly moved"
-    else:
-        return ()
-    return (
-        Finding(
-            level=Level.WARN,
-            code="log-against-counters",
-            object="job",
-            observed=observed,
-            remedy="Believe neither; find out which process wrote which line before going on",
-        ),
-    )

@@ -29,7 +29,7 @@ from infra.sandbox.fabric.nccl_log import Job, Member
 from tasks import ledgers
 from tasks.identity import pool_identity
 from tasks.rules import hardware, lustre_path
-from tasks.rules.probe_verdict import Answer, Setting, answer_proof, answer_sweep, rounds_of, sizes_of
+from tasks.rules.probe_verdict import ProbeAnswer, Setting, answer_proof, answer_sweep, rounds_of, sizes_of
 
 EXAMPLE = Path(__file__).parents[2] / "infra" / "examples" / "sandbox-eks.yaml"
 MACHINE, NODES = "p5en.48xlarge", ("node-0", "node-1")
@@ -58,7 +58,7 @@ def printed(probe: Probe) -> bytes:
     return b"\n".join(("\n".join(line.text for line in t.lines) + "\n").encode() for t in made)
 
 
-def keep(probe: Probe, raw: bytes, answer: Answer, **changes: Any) -> None:
+def keep(probe: Probe, raw: bytes, answer: ProbeAnswer, **changes: Any) -> None:
     seen = Evidence(
         **{
             "probe": probe.name, "mode": probe.mode.value, "pool": "arn", "machine_type": MACHINE, "nodes": NODES,
@@ -75,7 +75,7 @@ def keep(probe: Probe, raw: bytes, answer: Answer, **changes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs() -> dict[str, tuple[Probe, bytes, Answer]]:
+def outputs() -> dict[str, tuple[Probe, bytes, ProbeAnswer]]:
     validation = MigrationSpec.model_validate(spec()).validation
     proof, sweep = catalogue.transport_proof(validation), catalogue.bandwidth(validation)
     shown, swept = printed(proof), printed(sweep)
@@ -231,7 +231,7 @@ def test_storage_is_judged_again_node_by_node_with_the_path_that_carried_it(
         Verdict(check=check, outcome=Outcome.PASS) for check in (hardware.STORAGE, lustre_path.CHECK, "of-old")
     )
     raw = b"\n".join(map(fio_of, NODES))
-    keep(probe, raw, Answer(record={}, verdicts=before, versions={}))
+    keep(probe, raw, ProbeAnswer(record={}, verdicts=before, versions={}))
     code, found = rejudge(tmp_path, capsys, stored)
     now = {v["check"]: v["now"] for v in found["verdicts"]}
 
@@ -250,7 +250,7 @@ def test_nccl_tests_is_judged_again_as_what_it_is(
     probe = catalogue.nccl_tests(MigrationSpec.model_validate(given).validation)
     assert probe is not None
     passed = (Verdict(check="nccl-tests", outcome=Outcome.PASS),)
-    keep(probe, b"node-0: Test NCCL failure common.cu:1005 'x'\n", Answer(record={}, verdicts=passed, versions={}))
+    keep(probe, b"node-0: Test NCCL failure common.cu:1005 'x'\n", ProbeAnswer(record={}, verdicts=passed, versions={}))
     code, found = rejudge(tmp_path, capsys, given)
 
     assert code == 3

@@ -20,7 +20,13 @@ PER_COMMUNICATOR = (2, 14)  # before, the network is chosen once per process, no
 
 
 # Behind the last " - " of a line, and what it says of the communicator.
-_STAGES = {b"Init START": "", b"Init COMPLETE": "complete", b"Destroy COMPLETE": "ended", b"Abort COMPLETE": "ended"}
+_STAGES = {
+    b"Init START": "",
+    b"Init COMPLETE": "complete",
+    b"Destroy COMPLETE": "destroyed",
+    b"Abort COMPLETE": "aborted",
+}
+_ENDED = frozenset({"destroyed", "aborted"})
 _CALLS = frozenset({b"", b"ncclCommInitRank ", b"ncclCommInitRankConfig ", b"ncclCommInitAll ", b"ncclCommSplit "})
 _MEMO = 65_536
 
@@ -36,7 +42,7 @@ class CommLine(NamedTuple):
     key: bytes
     parent: bytes
     split: bytes  # the parent's how-manieth split and the color: the same for all ranks of the new one
-    stage: str  # "", complete or ended
+    stage: str  # "", complete, destroyed or aborted
 
 
 def parse_comm(text: bytes) -> CommLine | None:
@@ -47,9 +53,9 @@ def parse_comm(text: bytes) -> CommLine | None:
     pointer, rank, nranks, nnodes, mnnvl, rest = match.groups()
     at = rest.find(b"commId 0x")
     parent = _PARENT.search(rest) if b"parent" in rest else None
-    stage = ""
-    if rest.endswith(b"COMPLETE"):
-        stage = "ended" if rest.endswith((b"Destroy COMPLETE", b"Abort COMPLETE")) else "complete"
+    stage = next((stage for words, stage in _STAGES.items() if rest.endswith(words)), "")
+    if not stage and rest.endswith(b"COMPLETE"):
+        stage = "complete"
     return CommLine(
         pointer,
         int(rank),
@@ -103,8 +109,8 @@ class Communicators:
         if not member.network:
             member.network = thread.pending or self._of_parent(line.parent, thread)
             thread.pending = ""
-        if stage == "ended":
-            member.ended = True
+        if stage in _ENDED:
+            member.ended = stage
             rank.pointers.pop(line.pointer, None)
         elif stage == "complete":
             member.complete = True
@@ -136,7 +142,8 @@ class Communicators:
         split = parent + b" " + line.split if parent else b""
         key = line.key or split or rank.pointers.get(line.pointer, b"")
         if not key:
-            if stage == "ended":
+            if stage in _ENDED:
+                rank.strays += 1
                 return None
             key = b"#%d" % rank.sequence
             rank.sequence += 1

@@ -21,6 +21,7 @@ from infra.probes.readers.nccl_phrases import (
     COMMUNICATOR,
     INTERESTING,
     OF_A_RANK,
+    REFUSALS,
     SENTENCE,
     WARNING,
     Said,
@@ -150,6 +151,9 @@ class NcclLogReader:
 
     def _sentence(self, text: bytes, number: int, head: bytes) -> Told | None:
         phrase, said = self.sentences.get(text) or self._phrase(text)
+        if said is not None and phrase in REFUSALS:
+            self._refuse(phrase, said, self._thread(number, head))
+            return None
         if said is not None and phrase in OF_A_RANK:
             thread = self._thread(number, head)
             self._take(phrase, said, thread)
@@ -157,6 +161,12 @@ class NcclLogReader:
         if said is not None:
             self._take(phrase, said, self._thread(number, head))
         return _SAID  # said once is said
+
+    def _refuse(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:
+        """A network that this thread does not get: it counts until the thread names the one that it has instead."""
+        self.said.take(phrase, match, match.string, None)
+        if thread is not None:
+            thread.rank.refused[id(thread)] = phrase
 
     def _channels(self, data: bytes, block: Scan) -> None:
         """Count channel lines by rank and wording; what a wording means is worked out once."""
@@ -243,6 +253,7 @@ class NcclLogReader:
         if thread is None:
             return
         thread.rank.networks[name] = None
+        thread.rank.refused.pop(id(thread), None)
         if thread.member is not None and not thread.member.network and not thread.member.complete:
             thread.member.network = name
         else:
@@ -329,6 +340,7 @@ class NcclLogReader:
             edges=tuple(edge for edge in self.edges if not same_host(edge, hosts)),
             ring_gdr=(said.ring_gdr[0], said.ring_gdr[1]),
             gdr_lines=(said.gdr_lines[0], said.gdr_lines[1]),
+            disagreements={name: tuple(values) for name, values in said.others.items()},
             hints=dict(said.hints),
             env=dict(said.env),
             warnings=tuple(self.warnings),

@@ -29,6 +29,13 @@ BEGINNINGS = (
 
 # Sentences that count for the rank that says them; all others say the same whoever says them.
 OF_A_RANK = frozenset({"selected", "assigned", "provider", "hcas", "rings", "coll", "gdr-hca"})
+# A network that a thread does not get. What it names afterwards is what it has instead.
+REFUSALS = frozenset(
+    {
+        *("plugin-missing", "plugin-unloadable", "plugin-init-failed", "internal-verbs-refused"),
+        *("no-ib-device", "no-efa-device", "ofi-init-failed"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,8 @@ _ONCE = {
     "p2p-plugin": "p2p_plugin",
     "plugin-loaded": "plugin_loaded",
 }
+# Of these one job has one: an image holds one NCCL and one plugin, and a pool one machine type.
+_OF_THE_JOB = frozenset({"version", "ofi-version", "libfabric-version", "platform"})
 _COLL = (_p("coll", rb"(?P<name>\d+) coll channels"),)
 _DEVICE = re.compile(rb"\[\d+\](?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")
 _INTERFACE = re.compile(rb"\[\d+\](?P<name>[\w.\-@]+):\S")
@@ -156,6 +165,7 @@ class Said:
     hints: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     speeds: set[int] = field(default_factory=set)
+    others: dict[str, dict[str, None]] = field(default_factory=dict)  # what contradicts the first wording
 
     def hint(self, code: str, text: str) -> None:
         """Remember the first text that says `code`."""
@@ -173,8 +183,11 @@ class Said:
         """Take one recognised sentence that was said so many times."""
         if name in _ONCE:
             value = match["name"].decode("utf-8", "replace").strip()
-            if getattr(self, _ONCE[name]) is None:
+            first = getattr(self, _ONCE[name])
+            if first is None:
                 setattr(self, _ONCE[name], value)
+            elif first != value and name in _OF_THE_JOB:
+                self.others.setdefault(_ONCE[name], {first: None})[value] = None
             if name == "ofi-version":
                 self.hint("ofi-started", value)
             return

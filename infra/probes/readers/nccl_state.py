@@ -44,6 +44,8 @@ class RankState:
     coll_channels: int | None = None
     sequence: int = 0
     pointers: dict[bytes, bytes] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)  # by thread: what it was refused and has no network since
+    strays: int = 0  # communicators that it ended and of which no beginning was seen
 
     def count(self, line: ChannelLine | None, times: int = 1) -> None:
         """Take a channel line that was said so many times."""
@@ -77,6 +79,8 @@ class RankState:
             ring_gdr=tuple(sorted(self.ring_gdr)),
             connected_rings=self.connected,
             coll_channels=self.coll_channels,
+            refused=tuple(dict.fromkeys(self.refused.values())),
+            ends_alone=self.strays,
             gdr_denied=tuple(sorted(self.gdr_disabled & {line.device for line in lines if line.gdr})),
         )
 
@@ -100,7 +104,7 @@ class MemberState:
     state: RankState
     network: str = ""
     complete: bool = False
-    ended: bool = False
+    ended: str = ""  # destroyed or aborted
 
 
 @dataclass(slots=True)
