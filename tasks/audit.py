@@ -39,7 +39,10 @@ POOL_LABELS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What was found. `reading` holds the facts of a plugin's own log, when that was the input."""
+    """What was found. `reading` holds the facts of a plugin's own log, when that was the input.
+
+    `notes`: what was seen and could not be judged.
+    """
 
     components: tuple[Component, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -49,9 +52,17 @@ class Audit:
 
     @property
     def outcome(self) -> Outcome:
-        """Fail beats unmeasured; nothing to judge is unmeasured, and so are plugins without the pools they serve."""
-        alone = [Outcome.UNMEASURED] if self.components and not self.verdicts and not self.reading else []
-        return worst(alone + [c.outcome for c in self.components] + [v.outcome for v in self.verdicts])
+        """Fail beats unmeasured.
+
+        Nothing to judge is unmeasured, and so are plugins without the pools they serve, and nodes that offer devices
+        and are of a machine type that nobody knows: pools that are well say nothing of them.
+        """
+        alone = self.notes or (self.components and not self.verdicts and not self.reading)
+        return worst(
+            [Outcome.UNMEASURED] * bool(alone)
+            + [c.outcome for c in self.components]
+            + [v.outcome for v in self.verdicts]
+        )
 
     @property
     def exit_code(self) -> int:

@@ -16,10 +16,19 @@ from infra.model.verdict import Outcome
 from tasks import heads, ledgers
 from tasks.rules.wording import plural
 
+_ANOTHER = (
+    "put the other ledger back, or verify it where it is (POOLSHIFT_LEDGER); if it is meant to be gone, remove what is "
+    "remembered of it: its entry in ledger-heads.json of POOLSHIFT_HOME, its key in the cluster's ConfigMap "
+    f"{cluster_heads.NAME}"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was found. `compared`: where heads of this ledger were kept. `notes`: what could not be compared."""
+    """What was found. `compared`: where heads of this ledger were kept. `notes`: what could not be compared.
+
+    `others`: other ledgers that were in this place before, and where they are remembered.
+    """
 
     where: str
     entries: int
@@ -27,13 +36,17 @@ class Checked:
     breaks: tuple[Break, ...]
     compared: tuple[str, ...]
     notes: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """A whole chain whose end nobody can tell is unmeasured: its newest entries may be gone."""
+        """A whole chain whose end nobody can tell is unmeasured: its newest entries may be gone.
+
+        So is one that took the place of another: what that one held cannot be told from this one.
+        """
         if self.breaks:
             return Outcome.FAIL
-        return Outcome.PASS if self.compared else Outcome.UNMEASURED
+        return Outcome.PASS if self.compared and not self.others else Outcome.UNMEASURED
 
     @property
     def exit_code(self) -> int:
@@ -46,6 +59,8 @@ class Checked:
         if self.breaks:
             return f"{plural(len(self.breaks), 'break')}; the first: {self.breaks[0].wording()}"
         holds = f"{self.entries} {'entry' if self.entries == 1 else 'entries'}, each as it was written"
+        if self.others:
+            return f"{holds}; another ledger was in this place before, and is not there to be checked"
         if self.compared:
             return f"{holds}; the end is the one kept in {' and '.join(self.compared)}"
         return f"{holds}; that none is missing at the end cannot be told"
@@ -55,7 +70,8 @@ class Checked:
         text = [f"{self.outcome.value}: ledger {self.where}: {self.summary}"]
         text += [f"  {broken.wording()}" for broken in self.breaks[:20]]
         text += [f"  and {len(self.breaks) - 20} more"] if len(self.breaks) > 20 else []
-        return text + [f"  {note}" for note in self.notes]
+        text += [f"  {note}" for note in (*self.notes, *self.others)]
+        return text + ([f"  next: {_ANOTHER}"] if self.others and not self.breaks else [])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `first` is the first entry that does not fit."""
@@ -70,7 +86,7 @@ class Checked:
             "first": shown[0] if shown else None,
             "breaks": shown,
             "compared": list(self.compared),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *self.others],
         }
 
 
@@ -91,6 +107,7 @@ def verify(cluster: Cluster, run: str | None = None) -> Checked:
         head = ledger.head()
         compared: list[str] = []
         notes: list[str] = []
+        replaced: list[str] = []
         for name, read in (("this machine", heads.of_machine), ("the cluster", lambda: _of_cluster(cluster))):
             try:
                 broken, matched, others = _compare(read, head, hashes, heads.place(ledger))
@@ -100,7 +117,7 @@ def verify(cluster: Cluster, run: str | None = None) -> Checked:
             found += [b for b in broken if b not in found]
             if matched:
                 compared.append(name)
-                notes += [f"{name} also remembers {other}" for other in others]
+                replaced += [f"{name} also remembers {other}" for other in others]
             elif not broken:
                 notes.append(f"not compared with {name}: it keeps no head of this ledger")
         found.sort(key=lambda b: b.seq)
@@ -111,6 +128,7 @@ def verify(cluster: Cluster, run: str | None = None) -> Checked:
             breaks=tuple(found),
             compared=tuple(compared),
             notes=tuple(notes),
+            others=tuple(replaced),
         )
 
 

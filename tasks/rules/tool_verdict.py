@@ -133,6 +133,9 @@ def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
         remedy = "Name the machine type (--machine)" if reading.kind is Kind.FABRIC else ""
     elif reading.tool == "perftest":
         observed, remedy = _unrated(reading.figures, fabric)
+    elif reading.tool in _DEVICE_LISTS and not _shows_rates(reading.figures, fabric):
+        observed = "a list without the ports' rates: a link that was trained at half of its rate looks like any other"
+        remedy = "Give what ibstat prints, or ibv_devinfo -v"
     else:
         observed, remedy = f"{fabric.machine_type} has no figure that answers for this output", ""
     return Finding(level=Level.INFO, code="not-judged", object=reading.tool, observed=observed, remedy=remedy)
@@ -143,8 +146,10 @@ def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
     rates = [rate for run in _runs(figures) for rate in _rates(run)]
     if any(rate > _most(fabric) for rate in rates):
         return f"{max(rates):g} Gb/s is more than one NIC of {fabric.machine_type} carries", "Measure between two nodes"
-    if any(run.get("loopback", False) is None for run in _runs(figures)):
-        return "the addresses of both ends are not shown, so the bytes may not have left the node", "Give all its lines"
+    if any(run.get("loopback") is None for run in _runs(figures)):
+        json = any(run.get("format") == "json" for run in _runs(figures))
+        said = "the addresses of both ends are not shown, so the bytes may not have left the node"
+        return said, "Give the text that it prints: its JSON has no addresses" if json else "Give all its lines"
     if rates and any("BW" not in str(run.get("test")) for run in _runs(figures)):
         return "the title is missing, so one direction and both cannot be told apart", "Give the lines above the table"
     if rates:
@@ -298,10 +303,15 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
         return False
     figures = reading.figures
     if reading.tool in _DEVICE_LISTS:
-        return reading.healthy is True and _own_devices(figures, fabric) == fabric.nics and _of_kind(figures, fabric)
+        whole = reading.healthy is True and _shows_rates(figures, fabric)
+        return whole and _own_devices(figures, fabric) == fabric.nics and _of_kind(figures, fabric)
     if reading.tool == "fi_info":
         return fabric.provider == "efa" and int(figures.get("efa_domains") or 0) == fabric.nics
     return reading.tool == "perftest" and all(_rated(run, fabric) for run in _runs(figures))
+
+
+def _shows_rates(figures: Mapping[str, Any], fabric: Fabric) -> bool:
+    return all(port.get("rate_gbps") is not None for port in _own_ports(figures, fabric))
 
 
 def _of_kind(figures: Mapping[str, Any], fabric: Fabric) -> bool:
@@ -318,6 +328,6 @@ def _rated(run: Mapping[str, Any], fabric: Fabric) -> bool:
     rates, device = _rates(run), run.get("device")
     if not rates or not isinstance(device, str) or "BW" not in str(run.get("test")):
         return False  # without its title a run in both directions looks like one of twice the rate
-    if run.get("loopback", False) is None:
+    if run.get("loopback") is not False:
         return False
     return is_efa(device) is (fabric.kind == "efa") and max(rates) <= _most(fabric)

@@ -124,14 +124,19 @@ def test_entries_written_after_others_were_dropped_do_not_hide_it(
     assert report(capsys)[0] == 3
 
 
-def test_a_ledger_begun_in_the_place_of_another_says_so(kube: Kube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ledger_begun_in_the_place_of_another_is_no_pass_and_says_what_to_do(
+    kube: Kube, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the other one held cannot be told from this one."""
     keep(kube)
     change(ENTRIES.delete())
     ledgers.decide("another", "p", "2026-02-01T00:00:00Z", "approval", "migrate", {}, True, kube)
     code, found = report(capsys)
 
-    assert (code, len(found["notes"])) == (0, 2)
+    assert (code, found["outcome"], len(found["notes"])) == (4, "unmeasured", 2)
     assert all("another ledger in this place, of 6 entries" in note for note in found["notes"])
+    assert cli.run(["report", "--verify"]) == 4
+    assert "next: put the other ledger back" in capsys.readouterr().out
 
 
 def test_another_ledger_in_the_place_of_one_that_is_remembered_is_no_pass(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tool_outputs import FI_INFO, PERFTEST, fi_info, ibstat
 
@@ -148,6 +150,12 @@ FAST = PERFTEST
 SLOW = PERFTEST.replace("392.11", "21.40").replace("391.72", "21.30")
 OTHER = FAST.replace("mlx5_0", "mlx5_1")
 TORN = PERFTEST[: PERFTEST.rindex("391.72")] + "\n"
+AS_JSON = json.dumps(
+    {
+        "test_info": {"test": "RDMA_Write BW Test", "Device": "mlx5_0", "BW": "Gb/sec"},
+        "results": {"MsgSize": 65536, "n_iterations": 5000, "BW_peak": 392.11, "BW_average": 391.72, "MsgRate": 0.7},
+    }
+)
 LOOP = PERFTEST.replace("10:00:00:02", "10:00:00:01")
 
 
@@ -173,6 +181,8 @@ LOOP = PERFTEST.replace("10:00:00:02", "10:00:00:01")
         pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "46700.0"), 0, id="mib-at-rate"),
         pytest.param(PERFTEST.replace("Gb/sec", "MB/sec"), 4, id="a-unit-of-two-meanings"),
         pytest.param(PERFTEST.replace("391.72", "39.1.72"), 4, id="damaged-row"),
+        pytest.param(AS_JSON, 4, id="json-which-has-no-addresses"),
+        pytest.param(AS_JSON.replace("391.72", "21.3"), 3, id="json-slow"),
     ],
 )
 def test_the_worst_run_of_a_bandwidth_test_decides(text: str, exit_code: int) -> None:
@@ -231,6 +241,7 @@ def devinfo_of(width: str = "\t\t\tactive_width:\t4X (2)\n", physical: str = "LI
 
 
 WIDTH = "\t\t\tactive_width:\t4X (2)\n"
+RDMA_LINK = "".join(f"link mlx5_{n}/1 state ACTIVE physical_state LINK_UP netdev eth{n}\n" for n in range(8))
 
 
 @pytest.mark.parametrize(
@@ -244,8 +255,14 @@ WIDTH = "\t\t\tactive_width:\t4X (2)\n"
         pytest.param(ibstat_of(physical="Polling"), 3, id="active-without-a-link"),
         pytest.param(devinfo_of(), 0, id="ibv_devinfo -v"),
         pytest.param(devinfo_of(width=""), 4, id="one-port-without-a-width"),
+        pytest.param(without(devinfo_of(width="").replace(WIDTH, ""), "active_speed"), 4, id="ibv_devinfo without -v"),
+        pytest.param(RDMA_LINK, 4, id="rdma link"),
+        pytest.param(RDMA_LINK.replace("ACTIVE", "DOWN", 1), 3, id="rdma link with a port down"),
+        pytest.param(without(RDMA_LINK, "mlx5_7"), 3, id="rdma link of seven"),
         pytest.param(devinfo_of(physical="POLLING (2)"), 3, id="active-without-a-link-in-devinfo"),
     ],
 )
 def test_a_list_passes_only_with_every_rate_and_every_link_shown(text: str, exit_code: int) -> None:
-    assert answer(text).exit_code == exit_code
+    found = answer(text)
+    assert found.exit_code == exit_code
+    assert exit_code != 4 or found.findings or found.missing

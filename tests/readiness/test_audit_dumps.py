@@ -359,6 +359,15 @@ def test_a_part_of_a_dump_is_never_a_pass_and_blames_nobody_for_what_it_does_not
     assert found.notes or any("cannot be told" in v.reason for v in found.verdicts)
 
 
+def test_a_pool_that_is_well_does_not_answer_for_nodes_of_an_unknown_machine_type_beside_it() -> None:
+    """They offer devices, and how many they should offer is not known."""
+    beside = node("n3")
+    beside["metadata"]["labels"]["node.kubernetes.io/instance-type"] = "p9.96xlarge"
+    found = of_objects([*NODES, beside, *SETS, *PODS, *(pod(name, "n3") for name in PLUGINS)])
+    assert (found.outcome, [v.outcome for v in found.verdicts]) == (Outcome.UNMEASURED, [Outcome.PASS])
+    assert "p9.96xlarge" in found.wording()
+
+
 @pytest.mark.parametrize("kind", ["Node", "Pod", "DaemonSet", "Event", "ResourceSlice", "CSINode"])
 @pytest.mark.parametrize("rest", [{}, {"metadata": None}, {"metadata": []}, {"metadata": {}}, {"lastTimestamp": "x"}])
 def test_the_rest_of_an_object_breaks_no_audit(kind: str, rest: Raw) -> None:

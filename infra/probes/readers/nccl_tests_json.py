@@ -136,7 +136,7 @@ def _device(raw: Any) -> DeviceLine | None:
         return None
     return DeviceLine(
         rank=rank,
-        host=str(host),
+        host=str(host).split(".", 1)[0],  # as the text has it: two full names may be of one host
         pid=str(raw.get("pid", "")),
         device=str(raw.get("device", "")),
         name=str(raw.get("device_name") or raw.get("name") or ""),

@@ -179,6 +179,7 @@ def _json_run(document: Mapping[str, Any]) -> dict[str, Any]:
     if run["rows"]:
         run |= run["rows"][-1]
     run["complete"] = bool(rows) and isinstance(info, dict)
+    run["loopback"] = None  # the document has no addresses
     return run
 
 
