@@ -30,7 +30,7 @@ demo: $(STAMP)
 	@$(BIN)/poolshift demo --cloud $(CLOUD) $(if $(filter 1,$(KEEP)),--keep,)
 
 test: $(STAMP)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not real" tests/migration tests $(ARGS)  # the longest first
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not real" $(ARGS)
 
 setup: $(STAMP)
 

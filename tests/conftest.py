@@ -19,8 +19,19 @@ def real_wanted(config: pytest.Config) -> bool:
     return os.environ.get("POOLSHIFT_REAL_API") == "1" or "real" in config.option.markexpr.split(" and ")
 
 
+CAMPAIGN_SECONDS = 3600
+"""After which a test of a campaign has hung; the others have `timeout` in pyproject.toml."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs the real one, counted as deselected, unless it was asked for."""
+    """Whole migrations first: one that starts last keeps everybody waiting. More time for campaigns.
+
+    What needs the real control plane is left out, counted as deselected, unless it was asked for.
+    """
+    items.sort(key=lambda item: "migration" not in item.path.parts)
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("real"):
+            item.add_marker(pytest.mark.timeout(CAMPAIGN_SECONDS))
     if real_wanted(config):
         return
     left_out = [item for item in items if item.get_closest_marker("real")]

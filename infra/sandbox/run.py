@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
+import select
 import signal
 import socket
 import sys
@@ -142,19 +144,29 @@ def serve(
 
     Raises, besides what `start` raises, ControlPlaneFailed when a process of the real control plane ends by itself.
     """
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    ended = signalled(signal.SIGINT, signal.SIGTERM)
     sandbox = start(scenario, cloud, port=port, kubeconfig=kubeconfig, control_plane=control_plane, rate=rate)
     try:
         sys.stdout.write(f"ready {sandbox.url}\n")
         sys.stdout.flush()
-        while not ended.wait(LOOK_SECONDS):
+        while not ended(LOOK_SECONDS):
             failure = sandbox.plane and sandbox.plane.failure()
             if failure:
                 raise failure
     finally:
         sandbox.stop()
+
+
+def signalled(*numbers: signal.Signals) -> Callable[[float], bool]:
+    """From now on these signals only end a wait: call the result with seconds; True once one of them has come.
+
+    A pipe and no `threading.Event`: its `set` takes the lock that `wait` holds, and a handler runs inside `wait`.
+    """
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    for number in numbers:
+        signal.signal(number, lambda *_: os.write(wake, b"."))
+    return lambda seconds: bool(select.select([woken], [], [], seconds)[0])
 
 
 def refuse_busy(port: int) -> None:

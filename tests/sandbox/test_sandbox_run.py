@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import stat
@@ -21,6 +20,7 @@ from infra.errors import BadSpec, PoolshiftError
 from infra.sandbox import run
 from infra.sandbox.kubeconfig import EXTENSION
 from infra.sandbox.scenario import PLACES
+from tests.processes import leashed
 
 
 def source_nodes(sandbox: run.Sandbox) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def test_in_the_foreground_it_prints_one_line_and_ends_on_a_signal(tmp_path: Pat
     command = [sys.executable, "-m", "infra.sandbox", "--cloud", "gke", "--kubeconfig", str(file)]
     root = Path(run.__file__).parents[2]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root, env={**os.environ}
+        leashed(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root
     ) as child:
         assert child.stdout
         line = child.stdout.readline()
@@ -156,6 +156,23 @@ def test_in_the_foreground_it_prints_one_line_and_ends_on_a_signal(tmp_path: Pat
         child.send_signal(signal.SIGTERM)
         rest, errors = child.communicate(timeout=20)
     assert (child.returncode, rest, errors) == (0, "", "")
+
+
+INTERRUPTED = """
+import os, signal
+from infra.sandbox.run import signalled
+for number in range(3000):
+    ended = signalled(signal.SIGALRM)
+    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (number % 97 + 1))
+    while not ended(0.0005):
+        pass
+    os.closerange(3, 64)
+"""
+
+
+def test_a_signal_ends_the_wait_at_whatever_point_of_it_it_comes():
+    root = Path(run.__file__).parents[2]
+    subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=root, check=True, timeout=60)
 
 
 @pytest.mark.real
