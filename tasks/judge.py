@@ -78,8 +78,11 @@ def judge(stream: BinaryIO | Path | str, *, machine_type: str | None = None, nod
     """Read and judge one output.
 
     `stream` is a binary stream of any size, or the path of a file. `machine_type` and `nodes` say what the pool is;
-    without them figures are measured, not judged. Raises BadSpec for a machine type that the table does not know.
+    without them figures are measured, not judged. Raises BadSpec for a machine type that the table does not know, and
+    for less than one node.
     """
+    if nodes is not None and nodes < 1:
+        raise BadSpec(f"nodes {nodes}", "cannot have run anything", expected="1 or more", remedy="leave it out")
     fabric = _fabric(machine_type)
     if isinstance(stream, str | Path):
         with Path(stream).open("rb") as file:

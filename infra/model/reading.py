@@ -204,6 +204,8 @@ class NcclLog:
     prefix_ranks: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
     torn: bool = False  # the output ends inside a line
+    damaged: int = 0  # lines that name a network and cannot be read to their end
+    left_out: bool = False  # a log shipper printed one line in place of many
     overflow: bool = False  # more ranks or communicators than are followed
 
 

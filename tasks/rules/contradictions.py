@@ -40,6 +40,8 @@ def contradicted(
         *_refused(log),
         *_several(log, start),
         *_other_machine(log, fabric),
+        *_more_nics(log, fabric),
+        *_across_nodes(log),
     )
 
 
@@ -63,7 +65,8 @@ def _several(log: NcclLog, start: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Two versions of what a job has one of: two jobs, or two images in one."""
     values = {_NAMES[name]: found for name, found in log.disagreements.items()}
     said = start.get("nccl")
-    if isinstance(said, str) and log.version and log.version != said and "NCCL version" not in values:
+    same = isinstance(said, str) and log.version and (said == log.version or said.startswith(f"{log.version}."))
+    if isinstance(said, str) and log.version and not same and "NCCL version" not in values:
         values["NCCL version"] = (log.version, f"{said} (the program)")
     return tuple(
         Finding(
@@ -90,6 +93,39 @@ def _other_machine(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
             observed=f"the plugin says that it runs on {log.platform}",
             expected=fabric.machine_type,
             remedy=f"Judge it as {log.platform}, or give the log of this pool",
+        ),
+    )
+
+
+def _more_nics(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
+    """More interfaces than the machine type has are another machine's."""
+    most = max((n for rank in log.ranks for n in rank.nics), default=0)
+    if fabric is None or not fabric.rdma or most <= fabric.nics:
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            code="more-nics",
+            object="pod",
+            observed=f"a rank sees {most} NICs",
+            expected=f"{fabric.nics} on {fabric.machine_type}",
+            remedy="Check that the machine type is the pool's and that the log is this pool's",
+        ),
+    )
+
+
+def _across_nodes(log: NcclLog) -> tuple[Finding, ...]:
+    """NVLink between nodes, which no communicator says that it has."""
+    if "mnnvl" not in log.hints or any(1 in c.mnnvl for c in log.communicators):
+        return ()
+    return (
+        Finding(
+            level=Level.WARN,
+            code="mnnvl-contradicted",
+            object="job",
+            observed=f'"{log.hints["mnnvl"]}", and every communicator says that it is in no NVLink domain of nodes',
+            expected="one of the two",
+            remedy="Run again with NCCL_MNNVL_ENABLE=0 and look for NET channels",
         ),
     )
 

@@ -22,6 +22,7 @@ from tasks.rules.wording import and_more, plural
 CHECK = "transport-proof"
 _FAILING = {"failed", "degraded", "stalled", "efa-unavailable"}
 MAX_CHANNELS = 1024  # NCCL's own limit is 64
+NUMBERED = 2  # times its NICs: devices that NCCL makes by merging NICs are numbered behind them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,10 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
         lacks.append("the end of the run (no end line, so the log may be cut)")
     if log.torn:
         lacks.append("the rest of the last line (the log ends inside it)")
+    if log.damaged:
+        lacks.append(f"the rest of {plural(log.damaged, 'line')} that name a network and cannot be read to the end")
+    if log.left_out:
+        lacks.append("the lines that Ray left out, one standing for many (RAY_DEDUP_LOGS=0 prints them all)")
     if log.overflow:
         lacks.append("room: more ranks or communicators than are followed")
     if transport.evidence != "channels":
@@ -173,6 +178,9 @@ def _missing_devices(log: NcclLog, fabric: Fabric | None) -> Iterable[str]:
         channels = {i for r in of_host for i in (*r.send_channels, *r.receive_channels)}
         share = min(fabric.net_devices, fabric.gpus) * min(len(of_host), fabric.gpus) // fabric.gpus
         wanted = min(share, len(channels))
+        if beyond := sorted(d for d in used if d >= NUMBERED * max(fabric.nics, fabric.net_devices)):
+            shown = and_more([str(d) for d in beyond], 4)
+            yield f"net devices of {fabric.machine_type} on {host}: it has no device {shown}"
         if used and len(used) < wanted:
             shown = f"{len(used)} of {fabric.net_devices} net devices used"
             yield f"use of the NICs of {host}: {shown}, at least {wanted} wanted"
@@ -200,6 +208,8 @@ def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
 def _missing_members(log: NcclLog, communicator: Communicator) -> Iterable[str]:
     name = f"communicator {communicator.id}"
     size = communicator.size
+    if len(communicator.mnnvl) > 1:
+        yield f"agreement on {name}: some of its ranks are in an NVLink domain of several nodes, others not"
     if size is None or communicator.contradictory or len(communicator.nnodes) > 1:
         yield f"agreement on {name}: its ranks contradict each other"
         return

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 from nccl_writer import Job, write
 
+from infra.errors import BadSpec
 from infra.model.verdict import Level, Outcome
 from infra.probes.readers.lines import from_text
 from tasks.judge import JudgeResult, judge
@@ -113,3 +117,71 @@ def test_an_end_without_a_beginning_shows_that_a_communicators_lines_are_gone(wo
 
 def test_gpudirect_channels_beside_a_plugin_that_has_it_off_are_believed_by_nobody() -> None:
     assert with_late("NET/OFI GDR disabled on GDR-supported instance type p5en.48xlarge").outcome is not Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Using network Socket [repeated 7x across cluster]",
+        "Using network Sock~et",
+        "Assigned NET plugin Socket to comm",
+        "Assigned NET plugin Socket",
+        "NET/OFI Selected provider is tcp; fabric",
+        "Channel 00/0 : 9[1] -> 10[2] [send] via NET/Socket/0 [repeated 7x across cluster] (Ray deduplicates logs)",
+        "Channel 00/0 : 9[1] -> 10[2] [send] via NET/Soc",
+        "Channel 00/0 : 9[1] -> 10[2] [send] via NET/Socket/0 <and 9 more>",
+        "Channel 00/0 : 7[7] -> 8[0] via P2P/MNNVL",
+        "MNNVL 1 cliqueId 5 cliqueSize 16 cliqueRank 9",
+        "RAS declaring peer 10.0.0.2<1> as DEAD; rasDeadPeersHash 0x1",
+        "RAS send stuck timeout error (60s) on socket connection with 10.0.0.2<1>",
+        "comm 0x5500090001 rank 9 nranks 16 cudaDev 1 busId 13000 - Init FAILED",
+        "comm 0x5500090000 rank 9 nRanks 16 nNodes 2 localRanks 8 localRank 1 MNNVL 1",
+        "NET/OFI Selected provider is efa, fabric is efa-direct (found 32 nics)",
+    ],
+)
+def test_a_line_that_names_a_network_and_cannot_be_read_or_be_true_is_no_proof(line: str) -> None:
+    answer = with_late(line)
+    assert answer.outcome is not Outcome.PASS
+    assert answer.missing or any(f.remedy for f in answer.findings)
+
+
+def test_lines_of_ray_that_stand_for_many_leave_out_who_said_the_others() -> None:
+    """Also those that say something good."""
+    answer = with_late("cudaDriverVersion 12080 [repeated 14x across cluster] (Ray deduplicates logs by default.)")
+    assert answer.outcome is Outcome.UNMEASURED
+    assert "RAY_DEDUP_LOGS=0" in shown(answer)
+
+
+def test_a_rank_with_more_nics_than_the_machine_type_has_is_of_another_pool() -> None:
+    answer = read(GOOD, "p6-b200.48xlarge")
+    assert answer.outcome is Outcome.UNMEASURED
+    assert "more-nics" in shown(answer)
+
+
+def test_a_net_device_that_the_machine_type_cannot_have_is_of_another_pool() -> None:
+    answer = read([line.replace("Libfabric/7/", "Libfabric/99/") for line in GOOD])
+    assert "no device 99" in shown(answer)
+
+
+ENVELOPES: dict[str, Callable[[str], str]] = {
+    "other-key": lambda line: json.dumps({"data": line + "\n", "level": "info"}),
+    "nested": lambda line: json.dumps({"kubernetes": {"pod": "a"}, "line": line}),
+    "array": lambda line: f"[1710368762.1, {json.dumps({'text': line})}]",
+    "stamped": lambda line: f"2026-03-13T22:26:02Z stdout {json.dumps({'event': line})}",
+}
+
+
+@pytest.mark.parametrize("style", ENVELOPES)
+def test_what_a_shipper_wrapped_under_any_name_is_read(style: str) -> None:
+    """A good run stays one, and a bad line in an envelope is not lost."""
+    wrap = ENVELOPES[style]
+    wrapped = [wrap(line) if "NCCL " in line else line for line in GOOD]
+    assert read(wrapped).outcome is Outcome.PASS
+    bad = wrap("node-2:1009:2709 [1] NCCL INFO Using network Socket")
+    assert read([*GOOD[:-3], bad, *GOOD[-3:]]).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("nodes", [0, -1])
+def test_no_node_at_all_is_refused(nodes: int) -> None:
+    with pytest.raises(BadSpec, match="1 or more"):
+        judge(from_text("\n".join(GOOD)), machine_type="p5en.48xlarge", nodes=nodes)

@@ -24,6 +24,7 @@ MAX_LINE = 4 << 20  # bytes; a longer "line" is cut, so that memory stays bounde
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _TEXT_KEYS = ("log", "message", "msg", "textPayload", "@message", "MESSAGE")
 _WRAPPED = tuple(f'"{key}":'.encode() for key in _TEXT_KEYS)
+_OBJECT = re.compile(rb'\{\s*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,35 @@ def _clean(data: bytes) -> bytes:
         data = data.replace(b"\xe2\x94\x82", b" ")
     if b"{" in data and any(key in data for key in _WRAPPED):
         data = b"\n".join(_unwrapped(line) for line in data.split(b"\n"))
-    return data
+    return _opened(data)
+
+
+def _opened(data: bytes) -> bytes:
+    """The text of envelopes that name it otherwise, as far as NCCL wrote it: `{"data": …}`, `[time, {"x": …}]`."""
+    parts, done = [], 0
+    for match in _OBJECT.finditer(data):
+        if match.start() < done:
+            continue
+        start, end = data.rfind(b"\n", done, match.start()) + 1 or done, data.find(b"\n", match.start())
+        end = len(data) if end < 0 else end
+        line = data[start:end]
+        if b"NCCL " in line and b'"poolshift"' not in line and (text := _said_within(line)) is not None:
+            parts += [data[done:start], text]
+        else:
+            parts.append(data[done:end])
+        done = end
+    return b"".join([*parts, data[done:]]) if parts else data
+
+
+def _said_within(line: bytes) -> bytes | None:
+    """The text with NCCL's line in a JSON object that ends this line; None where there is none, or several."""
+    begin, end = line.find(b"{"), line.rfind(b"}") + 1
+    try:
+        envelope = orjson.loads(line[begin:end])
+    except orjson.JSONDecodeError:
+        return None
+    told = [value for value in envelope.values() if isinstance(value, str) and "NCCL " in value]
+    return told[0].rstrip("\n").encode("utf-8", errors="replace") if len(told) == 1 else None
 
 
 def _unwrapped(line: bytes) -> bytes:

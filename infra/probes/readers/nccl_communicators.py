@@ -27,6 +27,7 @@ _STAGES = {
     b"Abort COMPLETE": "aborted",
 }
 _ENDED = frozenset({"destroyed", "aborted"})
+_STATE = re.compile(rb"[A-Z][a-z]+ [A-Z]{4,}")  # how NCCL words a communicator's state: Init FAILED
 _CALLS = frozenset({b"", b"ncclCommInitRank ", b"ncclCommInitRankConfig ", b"ncclCommInitAll ", b"ncclCommSplit "})
 _MEMO = 65_536
 
@@ -54,8 +55,6 @@ def parse_comm(text: bytes) -> CommLine | None:
     at = rest.find(b"commId 0x")
     parent = _PARENT.search(rest) if b"parent" in rest else None
     stage = next((stage for words, stage in _STAGES.items() if rest.endswith(words)), "")
-    if not stage and rest.endswith(b"COMPLETE"):
-        stage = "complete"
     return CommLine(
         pointer,
         int(rank),
@@ -78,10 +77,10 @@ class Communicators:
         self.overflow = False
         self._lines: dict[bytes, CommLine] = {}
 
-    def read(self, text: bytes, thread: ThreadState | None) -> None:
-        """Take one `comm` line."""
+    def read(self, text: bytes, thread: ThreadState | None) -> bool:
+        """Take one `comm` line. False for one that tells of a state that nobody here knows."""
         if thread is None:
-            return
+            return True
         # The lines of one communicator differ in their ends and in the call's name: what stands between is read once.
         begin = text.find(b"comm 0x")
         stem, _, end = text[begin:].rpartition(b" - ")
@@ -92,11 +91,12 @@ class Communicators:
         if line is None:
             line = parse_comm(until_next(stem).rstrip())
             if line is None:
-                return
+                return True
             if len(self._lines) >= _MEMO:
                 self._lines.clear()
             self._lines[stem] = line
         self._hear(line, line.stage if stage is None else stage, thread)
+        return end in _STAGES or _STATE.fullmatch(end) is None
 
     def _hear(self, line: CommLine, stage: str, thread: ThreadState) -> None:
         rank = thread.rank

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,39 +29,24 @@ from infra.probes.readers.nccl_phrases import (
 )
 from infra.probes.readers.nccl_prefix import line_time, strip_place
 from infra.probes.readers.nccl_scan import MESSAGE, Lines, Scan, Scanner
-from infra.probes.readers.nccl_state import ChannelLine, RankState, ThreadState
+from infra.probes.readers.nccl_state import ChannelLine, RankState, ThreadState, Told
 from infra.probes.readers.nccl_table import Repeats, Rows, text_rows
 from infra.probes.readers.nccl_threads import Threads
-from infra.probes.readers.nccl_warnings import classify
+from infra.probes.readers.nccl_warnings import Warned, classify, outside
 
 M = TypeVar("M")
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
 _EDGES = 65_536
 _MEMO = 65_536
-_WARNINGS = 64
 
 _BARE_CHANNEL = re.compile(rb"(?m)^[^\n]* via NET/[^\n]*$")
 _BARE = re.compile(
     rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?(?:INFO: Function: \w+ Line: \d+: )?"
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
-_OUTSIDE = re.compile(
-    rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
-    rb"(?:RuntimeError|AcceleratorError|DistBackendError|OutOfMemoryError): [^\n]*"
-)
-_OUTSIDE_WORDS = (b"libfabric:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: ")
-
-
-class Told(NamedTuple):
-    """What a message counts for when it is said again: as a sentence of NCCL's or not, and what it says of a rank."""
-
-    weight: int
-    phrase: str = ""
-    match: re.Match[bytes] | None = None
-    rank: RankState | None = None
-
-
 _IRRELEVANT, _SAID = Told(0), Told(1)
+_DECISIVE = (b"Using network ", b"Assigned NET plugin ", b"NET/OFI Selected provider", b"NET/OFI Selected Provider")
+_REPEATED = b"x across cluster]"  # Ray prints one line in place of many, and leaves out who said the others
 _IN_ORDER = frozenset({"selected", "assigned"})  # a communicator's network is the one that its thread named before it
 
 
@@ -85,15 +70,17 @@ class NcclLogReader:
         self.assigned: Counter[str] = Counter()
         self.edges: dict[tuple[int, int], None] = {}
         self.p2p = 0
-        self.warnings: list[LogWarning] = []
-        self.warning_count = 0
+        self.warned = Warned()
         self.torn = False
+        self.damaged = 0  # lines that name a network and cannot be read to their end
+        self.left_out = False
 
     def feed(self, data: bytes, *, torn: bool = False) -> bytes:
         """Read one block; returns those of its lines that are not NCCL's, for other readers."""
         excerpt = self.seen < EXCERPT
         self.seen += len(data)
         self.torn = torn
+        self.left_out |= _REPEATED in data
         block = self.scanner.scan(data)
         self.p2p += block.peers
         self._lines(data, block)
@@ -101,9 +88,14 @@ class NcclLogReader:
         if excerpt:
             self._excerpt(data, block)
         text = data if excerpt else block.foreign
-        if any(word in text for word in _OUTSIDE_WORDS):
-            for match in _OUTSIDE.finditer(text):
-                self._outside(match.group())
+        for warning in outside(text):
+            self.found += 1
+            if warning.fatal or warning.code == "gpu-xid":
+                self._note(warning)
+            else:
+                self.said.hint(warning.code, warning.text)
+        if b" via P2P/MNNVL" in data:
+            self.said.hint("mnnvl", "via P2P/MNNVL")
         return block.foreign
 
     def _lines(self, data: bytes, block: Scan) -> None:
@@ -140,7 +132,8 @@ class NcclLogReader:
         self._count(1)
         kind = match.lastindex
         if kind == COMMUNICATOR:
-            self.comms.read(text, self._thread(number, data[start:at]))
+            if not self.comms.read(text, self._thread(number, data[start:at])):
+                self._warn(text[:4096], data[max(start, at - 400) : at])
         elif kind == SENTENCE:
             return self._sentence(text, number, data[start:at])
         elif kind == WARNING:
@@ -160,6 +153,7 @@ class NcclLogReader:
             return None if phrase in _IN_ORDER else Told(1, phrase, said, thread.rank if thread else None)
         if said is not None:
             self._take(phrase, said, self._thread(number, head))
+        self.damaged += text.startswith(_DECISIVE)  # and no sentence of a rank
         return _SAID  # said once is said
 
     def _refuse(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:
@@ -263,6 +257,7 @@ class NcclLogReader:
         if len(self.channels) >= _MEMO:
             self.channels.clear()
         meaning = self.channels[text] = parse_channel(until_next(text)[-300:])
+        self.damaged += meaning is None
         if meaning is not None and len(self.edges) < _EDGES:
             self.edges.setdefault((meaning.source, meaning.target), None)
         return meaning
@@ -283,25 +278,10 @@ class NcclLogReader:
         host = thread.rank.host if thread else ""
         self._note(classify(full, host=host, time=line_time(head)))
 
-    def _outside(self, line: bytes) -> None:
-        """Lines of libfabric and of frameworks, which carry no NCCL prefix."""
-        text = line.decode("utf-8", "replace").strip()
-        warning = classify(text)
-        if warning.code == "other":
-            return
-        self.found += 1
-        if warning.fatal or warning.code == "gpu-xid":
-            self._note(warning)
-        else:
-            self.said.hint(warning.code, text)
-
     def _note(self, warning: LogWarning) -> None:
-        self.warning_count += 1
+        self.warned.take(warning)
         if not warning.fatal and warning.code != "other":
             self.said.hint(warning.code, warning.text)
-        kind = (warning.fatal, "harmless" in warning.facts)
-        if len(self.warnings) < _WARNINGS or not any((w.fatal, "harmless" in w.facts) == kind for w in self.warnings):
-            self.warnings.append(warning)  # however many there are, one of each kind is kept
 
     def reading(self) -> NcclLog:
         """What was said, frozen."""
@@ -324,7 +304,8 @@ class NcclLogReader:
             hosts=tuple(threads.hosts),
             ranks=ranks,
             communicators=self.comms.freeze(said.version),
-            selected=dict(self.selected or self.assigned),  # newer versions print both, one sentence each
+            # newer versions print both, one sentence each
+            selected={**{name: n for name, n in self.assigned.items() if name not in self.selected}, **self.selected},
             providers=dict(said.providers),
             fabrics=tuple(said.fabrics),
             nics=tuple(sorted(said.nics)),
@@ -343,12 +324,14 @@ class NcclLogReader:
             disagreements={name: tuple(values) for name, values in said.others.items()},
             hints=dict(said.hints),
             env=dict(said.env),
-            warnings=tuple(self.warnings),
-            warning_count=self.warning_count,
+            warnings=tuple(self.warned.kept),
+            warning_count=self.warned.count,
             speeds_mb_s=tuple(sorted(said.speeds)),
             prefix_ranks=tuple(sorted(threads.prefix_ranks)),
             devices=tuple(sorted({r.device for r in threads.ranks.values() if r.device is not None})),
             torn=self.torn,
+            damaged=self.damaged,
+            left_out=self.left_out,
             overflow=threads.overflow or self.comms.overflow,
         )
 

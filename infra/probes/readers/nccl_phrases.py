@@ -16,7 +16,8 @@ INTERESTING = re.compile(
     rb"NCCL (?:INFO (?:((?:\[Rank \d+\] )?(?:comm 0x|ncclComm))|"
     rb"(Using |NET/(?!OFI Request completed with error)|NET : |Connected all rings|GPU Direct|"
     rb"Assigned|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|"
-    rb"(WARN |INFO (?:[\w/]+\.(?:cc|cu|h):\d+ -> [1-689]|RAS: |NET/OFI Request completed with error))|"
+    rb"(WARN |INFO (?:[\w/]+\.(?:cc|cu|h):\d+ -> [1-689]|RAS(?:: | declaring peer | send stuck )|"
+    rb"NET/OFI Request completed with error))|"
     rb"(?:version |failure|[Ee]rror|operations have failed))"
 )
 COMMUNICATOR, SENTENCE, WARNING = 1, 2, 3

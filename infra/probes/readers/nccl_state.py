@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from infra.model.reading import Communicator, Member, RankLog, family_of
 
@@ -83,6 +85,15 @@ class RankState:
             ends_alone=self.strays,
             gdr_denied=tuple(sorted(self.gdr_disabled & {line.device for line in lines if line.gdr})),
         )
+
+
+class Told(NamedTuple):
+    """What a message counts for when it is said again: as a sentence of NCCL's or not, and what it says of a rank."""
+
+    weight: int
+    phrase: str = ""
+    match: re.Match[bytes] | None = None
+    rank: RankState | None = None
 
 
 @dataclass(slots=True)

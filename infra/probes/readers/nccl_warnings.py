@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from infra.model.reading import LogWarning
@@ -40,7 +41,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"Got async fatal event|Got async event ?: .*(?:fatal|catastrophic)", "ib-device-failed", True),
         (r"Got (?:non-fatal )?async event", "ib-async-event", False),
         (r"commReclaim: .*in abort, error|Communicator .* aborted due to", "communicator-aborted", True),
-        (r"RAS:? .*peer .*(?:considered |declared )?dead", "peer-dead", True),
+        (r"RAS:? .*peer .*(?:considered |declared )?(?:dead|DEAD)", "peer-dead", True),
         (r"CUDA out of memory|OutOfMemoryError|Cuda failure 2 |out of memory", "gpu-out-of-memory", True),
         (_LOST_GPU, "gpu-lost", True),
         (r"NVRM: Xid", "gpu-xid", False),
@@ -99,6 +100,38 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
     )
 )
 _FACTS = re.compile(r"local GID index (?P<gid_index>\d{1,9})|on dev (?P<dev>[^\s,]+)|nic \d+, (?P<nic>[\w.\-]+)")
+
+
+_OUTSIDE = re.compile(
+    rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
+    rb"(?:RuntimeError|AcceleratorError|DistBackendError|OutOfMemoryError): [^\n]*"
+)
+_OUTSIDE_WORDS = (b"libfabric:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: ")
+_MOST = 64
+
+
+class Warned:
+    """What was warned of. However much it is, one of each kind is kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[LogWarning] = []
+        self.count = 0
+
+    def take(self, warning: LogWarning) -> None:
+        """Keep it, if there is room or none of its kind yet."""
+        self.count += 1
+        kind = (warning.fatal, "harmless" in warning.facts)
+        if len(self.kept) < _MOST or not any((w.fatal, "harmless" in w.facts) == kind for w in self.kept):
+            self.kept.append(warning)
+
+
+def outside(text: bytes) -> Iterator[LogWarning]:
+    """Known warnings in lines of libfabric, of the kernel and of frameworks, which carry no NCCL prefix."""
+    if any(word in text for word in _OUTSIDE_WORDS):
+        for match in _OUTSIDE.finditer(text):
+            warning = classify(match.group().decode("utf-8", "replace").strip())
+            if warning.code != "other":
+                yield warning
 
 
 def classify(text: str, host: str = "", time: str = "") -> LogWarning:
