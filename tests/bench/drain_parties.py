@@ -1,7 +1,7 @@
 """The parties of the real drain's benchmark that are Python, each in a process of its own, so that neither the node
 agent nor the other party takes its turns.
 
-    python -m tests.bench.drain_parties ours|reference KUBECONFIG NODE...      prints one line of JSON
+    python -m tests.bench.drain_parties ours|loop KUBECONFIG NODE...      prints one line of JSON
 """
 
 from __future__ import annotations
@@ -49,10 +49,13 @@ class Turn:
         return self.refused / max(1, self.sent)
 
 
-def take_turn(party: str, kubeconfig: Path, nodes: Sequence[str]) -> Turn:
-    """Let a party drain the nodes, as a child."""
+def take_turn(party: str, kubeconfig: Path, nodes: Sequence[str], limit: float) -> Turn | None:
+    """Let a party drain the nodes, as a child; None: it had not ended after `limit` seconds and was killed."""
     command = [sys.executable, "-m", "tests.bench.drain_parties", party, str(kubeconfig), *nodes]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return None
     return Turn(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -192,7 +195,7 @@ def cordon(api: Api, name: str, cordoned: bool) -> None:
     api.request("PATCH", f"/api/v1/nodes/{name}", body, content_type="application/merge-patch+json")
 
 
-def reference(kubeconfig: str, nodes: Sequence[str]) -> Turn:
+def plain_loop(kubeconfig: str, nodes: Sequence[str]) -> Turn:
     """The plain loop."""
     access = Access.from_kubeconfig(json.loads(Path(kubeconfig).read_text()))
     api = Api(access)
@@ -206,4 +209,4 @@ def reference(kubeconfig: str, nodes: Sequence[str]) -> Turn:
 
 if __name__ == "__main__":
     who, where, *names = sys.argv[1:]
-    print(json.dumps(asdict({"ours": ours, "reference": reference}[who](where, names))))
+    print(json.dumps(asdict({"ours": ours, "loop": plain_loop}[who](where, names))))
