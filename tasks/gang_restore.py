@@ -9,7 +9,8 @@ from typing import Any
 
 from infra.errors import Conflict, PoolshiftError
 from infra.kube import owners, switches, wire
-from infra.kube.api import ApiError, Kube
+from infra.kube.api import Kube
+from infra.kube.refusals import ApiError
 from infra.model.gangs import SURGE_KIND, GangKind, Means
 from tasks.gang_templates import carry_over, home_of, is_template_refused
 from tasks.rules.gangs import members, root_of

@@ -7,7 +7,8 @@ from typing import Any
 
 from infra.errors import Conflict
 from infra.kube import switches
-from infra.kube.api import MERGE_PATCH, ApiError, Kube
+from infra.kube.api import MERGE_PATCH, Kube
+from infra.kube.refusals import ApiError
 from infra.model.gangs import GangKind, row_of
 from tasks.rules.rehoming import Change, apply, under
 

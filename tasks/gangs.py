@@ -14,7 +14,8 @@ from typing import Any
 from infra.clock import Clock, parse_time, rfc3339
 from infra.errors import Conflict, PoolshiftError
 from infra.kube import switches
-from infra.kube.api import ApiError, Kube
+from infra.kube.api import Kube
+from infra.kube.refusals import ApiError
 from infra.kube.view import View
 from infra.model.gangs import GangKind, Means
 from infra.model.spec import Drain, MoveMode, WorkloadRule

@@ -8,21 +8,20 @@ retried (reads that were cut, 429 of the server's own priority and fairness, 500
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 import orjson
 
-from infra.clock import Clock, ScaledClock, SystemClock, parse_time
-from infra.errors import BadSpec, Conflict, Forbidden, NotFound, PoolshiftError, Status, Unreachable
+from infra.clock import Clock, SystemClock
+from infra.errors import BadSpec, Conflict, Forbidden, NotFound, PoolshiftError, Unreachable
+from infra.kube.kubeconfig import SandboxInfo, reach
+from infra.kube.refusals import is_busy, is_passing, translate, was_never_sent
 
 if TYPE_CHECKING:
     from kubernetes import client as k8s
@@ -34,29 +33,14 @@ Answer = TypeVar("Answer")
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-EXTENSION = "poolshift.dev/sandbox"
 FIELD_MANAGER = "poolshift"
 CONNECTIONS = 32
 PAGE = 500  # what kubectl asks for; larger pages make the server hold more at once
 READ_TRIES = 5
 OUTAGE_SECONDS = 120.0  # wall-clock: an API server that is replaced is away for less
 CREDENTIAL_SECONDS = 1.0  # wall-clock: clients renew a token minutes before it ends
+QUIET_SECONDS = 30.0  # wall-clock, more than lies between two tries: what was away before that may have been back
 RBAC_SECONDS = 10.0  # wall-clock: a server that has just started refuses whom it will know a moment later
-
-
-class ApiError(PoolshiftError):
-    """An answer of the API server that is not a success and has no class of its own. See `.status`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxInfo:
-    """Present when the kubeconfig says that the cluster is poolshift's own simulation."""
-
-    scenario: str
-    control_plane: str
-    clock: Clock
-    aws_endpoint: str = ""
-    gke_endpoint: str = ""
 
 
 @dataclass(kw_only=True)
@@ -74,6 +58,7 @@ class Kube:
     """Wall-clock seconds for which a server that has answered before may be away, over all requests together."""
     _answered: bool = False
     _away_since: float | None = None
+    _away_seen: float = 0.0
     _back_since: float | None = None
     _credentials: Mapping[str, str] = field(default_factory=dict)
     _credentials_asked: float = float("-inf")
@@ -155,6 +140,7 @@ class Kube:
         """Ask until there is an answer, or a refusal that will not pass. `again`: it may be sent twice in any case."""
         began = time.monotonic()
         for attempt in itertools.count():
+            asked = time.monotonic()
             try:
                 return ask()
             except PoolshiftError as failure:
@@ -162,9 +148,9 @@ class Kube:
             if isinstance(error, Forbidden) and self._is_just_back():
                 SystemClock().sleep(0.5)
                 continue
-            away = self._is_only_away(error)
-            busy = _is_busy(error) and time.monotonic() - began < self.patience
-            if not (_passing(error) and (again or busy or (away and _was_never_sent(error)))):
+            away = self._is_only_away(error, asked)
+            busy = is_busy(error) and time.monotonic() - began < self.patience
+            if not (is_passing(error) and (again or busy or (away and was_never_sent(error)))):
                 raise error
             if attempt + 1 >= READ_TRIES and not (away or busy):
                 raise error
@@ -172,13 +158,23 @@ class Kube:
             SystemClock().sleep(min(5.0, (status and status.retry_after) or 0.1 * 2 ** min(attempt, 6)))
         raise AssertionError("unreachable: the loop returns or raises")
 
-    def _is_only_away(self, error: PoolshiftError) -> bool:
-        """No answer from a server that has answered before, and that not for longer than our patience."""
+    def _is_only_away(self, error: PoolshiftError, asked: float) -> bool:
+        """No answer, to what was asked at `asked`, from a server that has answered before: not for longer than our
+        patience. An outage is one as long as somebody asks: what was away long ago may have been back since.
+        """
         if not self._answered or error.status is not None:
             return False
         now = time.monotonic()
-        self._away_since = self._away_since or now
+        if self._away_since is None or asked - self._away_seen > QUIET_SECONDS:
+            self._away_since = now
+        self._away_seen = now
         return now - self._away_since < self.patience
+
+    def answered(self) -> None:
+        """The server is there: every answer counts, whatever it says and over whatever connection."""
+        if self._away_since is not None:
+            self._back_since = time.monotonic()
+        self._answered, self._away_since = True, None
 
     def _is_just_back(self) -> bool:
         return self._back_since is not None and time.monotonic() - self._back_since < RBAC_SECONDS
@@ -224,9 +220,7 @@ class Kube:
                 f"no answer to {method} {path}: {_root(cause)}",
                 remedy=f"kubectl --context {self.context or 'CONTEXT'} get --raw /readyz",
             ) from cause
-        if self._away_since is not None:
-            self._back_since = time.monotonic()
-        self._answered, self._away_since = True, None
+        self.answered()
         if response.status == 401:
             self.refused()
         return response
@@ -282,92 +276,6 @@ class Kube:
         return self._insist(ask, again=True)
 
 
-def translate(method: str, path: str, code: int, body: bytes, retry_after: str | None) -> PoolshiftError:
-    """An HTTP error as ours. Bodies that are no Status are cut to 256 characters: they may hold anything."""
-    status = read_status(code, body, retry_after)
-    what = f"{method} {path}"
-    said = f"{code} {status.reason}: {status.message}".strip()
-    error: PoolshiftError
-    if code == 404:
-        error = NotFound(what, said)
-    elif code == 403:
-        error = Forbidden(what, said, remedy=_permission_remedy(status.message))
-    elif code == 401:
-        error = Forbidden(what, said, remedy="renew the kubeconfig's credentials, then: kubectl auth whoami")
-    elif code == 409:
-        error = Conflict(what, said)
-    elif code in (408, 429) or code >= 500:
-        error = Unreachable(what, said)
-    else:
-        error = ApiError(what, said)
-    error.status = status
-    return error
-
-
-def read_status(code: int, body: bytes, retry_after: str | None) -> Status:
-    """Parse a Status object; anything else becomes a Status with a shortened message."""
-    try:
-        raw = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raw = None
-    seconds = int(retry_after) if retry_after and retry_after.isdigit() else None
-    if not isinstance(raw, dict) or raw.get("kind") != "Status":
-        return Status(code=code, message=body[:256].decode(errors="replace").strip(), retry_after=seconds)
-    details = raw.get("details") or {}
-    return Status(
-        code=code,
-        reason=raw.get("reason") or "",
-        message=raw.get("message") or "",
-        causes=tuple(details.get("causes") or ()),
-        retry_after=seconds if seconds is not None else details.get("retryAfterSeconds"),
-        details=details,
-    )
-
-
-def _permission_remedy(message: str) -> str:
-    """From 'User "x" cannot list resource "nodes" in API group "" …' the rule to add."""
-    parts = message.split('"')
-    if " cannot " in message and len(parts) >= 6:
-        verb = message.split(" cannot ", 1)[1].split(" ", 1)[0]
-        resource, group = parts[3], parts[5]
-        return (
-            f'add verb "{verb}" on resource "{resource}" in apiGroup "{group}" to the role of {parts[1]} '
-            f"(infra/deploy/rbac.yaml has all rules)"
-        )
-    return "compare the user's role with infra/deploy/rbac.yaml: kubectl auth can-i --list"
-
-
-def _passing(error: PoolshiftError) -> bool:
-    """May the same request succeed a moment later? A 429 with a budget's cause is an answer, not an accident."""
-    if not isinstance(error, Unreachable):
-        return False
-    status = error.status
-    if status is None:
-        return True
-    if any(cause.get("reason") == "DisruptionBudget" for cause in status.causes):
-        return False
-    return status.code in (408, 429, 500, 502, 503, 504)
-
-
-def _is_busy(error: PoolshiftError) -> bool:
-    """The server's own priority and fairness turned the request away before anybody looked at it.
-
-    Recorded: 429 in plain text with `Retry-After: 1`. A webhook that answers 429 names no time.
-    """
-    status = error.status
-    return status is not None and status.code == 429 and status.retry_after is not None and _passing(error)
-
-
-def _was_never_sent(error: PoolshiftError) -> bool:
-    """The connection was refused, so the server cannot have acted on the request."""
-    import urllib3
-
-    cause: BaseException | None = error.__cause__
-    while isinstance(reason := getattr(cause, "reason", None), BaseException):
-        cause = reason
-    return isinstance(cause, urllib3.exceptions.NewConnectionError)
-
-
 def _data(response: BaseHTTPResponse, method: str, path: str) -> bytes:
     """The body of a success; an HTTP error is raised as ours."""
     if response.status >= 400:
@@ -406,39 +314,11 @@ def connect(cluster: Cluster) -> Kube:
 
     """
     from kubernetes import client as k8s
-    from kubernetes import config
 
-    path = _kubeconfig_path(cluster)
-    configuration = k8s.Configuration()
-    context_name, extension = "", None
-    if path is None:
-        try:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        except config.ConfigException as cause:
-            raise BadSpec(
-                "kubeconfig",
-                f"none at {_default_kubeconfig()} and not inside a cluster",
-                expected="a kubeconfig with a context for the cluster",
-                remedy="name it: --kubeconfig, $KUBECONFIG or cluster.kubeconfig; for a trial: poolshift sandbox",
-            ) from cause
-    else:
-        raw = _read_kubeconfig(path)
-        context_name, extension = _context_of(raw, cluster.context, path)
-        try:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(path),
-                context=context_name,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-        except (config.ConfigException, OSError, ValueError) as cause:
-            raise BadSpec(
-                f"kubeconfig {path}", str(cause), remedy=f"kubectl --kubeconfig {path} config view"
-            ) from cause
-        _require_identity(raw, context_name, configuration, path)
+    reached = reach(cluster)
+    configuration = reached.configuration
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
-    sandbox = _sandbox(extension)
     try:
         client = k8s.ApiClient(configuration)
     except ImportError as cause:  # only a SOCKS proxy needs more than the client brings
@@ -448,97 +328,8 @@ def connect(cluster: Cluster) -> Kube:
     return Kube(
         client=client,
         server=configuration.host.rstrip("/"),
-        context=context_name,
+        context=reached.context,
         namespace=cluster.namespace,
-        clock=sandbox.clock if sandbox else SystemClock(),
-        sandbox=sandbox,
-    )
-
-
-def _default_kubeconfig() -> Path:
-    return Path(os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config").expanduser()
-
-
-def _kubeconfig_path(cluster: Cluster) -> Path | None:
-    if cluster.kubeconfig:
-        path = Path(cluster.kubeconfig).expanduser()
-        if not path.is_file():
-            raise BadSpec(
-                "cluster.kubeconfig",
-                f"no file {path}",
-                expected="the path of a kubeconfig",
-                remedy="correct --kubeconfig (cluster.kubeconfig of a spec), or leave it out to use $KUBECONFIG",
-            )
-        return path
-    path = _default_kubeconfig()
-    return path if path.is_file() else None
-
-
-def _read_kubeconfig(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
-        raise BadSpec(f"kubeconfig {path}", f"cannot be read: {cause}") from cause
-    if not isinstance(raw, dict) or not raw.get("contexts"):
-        raise BadSpec(
-            f"kubeconfig {path}", "has no contexts", remedy=f"kubectl --kubeconfig {path} config get-contexts"
-        )
-    return raw
-
-
-def _context_of(raw: Mapping[str, Any], wanted: str | None, path: Path) -> tuple[str, Mapping[str, Any] | None]:
-    """The context's name and the sandbox extension of its cluster entry, if it has one."""
-    contexts = {c.get("name"): c.get("context") or {} for c in raw["contexts"]}
-    name = wanted or raw.get("current-context") or ""
-    if name not in contexts:
-        raise BadSpec(
-            f"kubeconfig {path}",
-            f"no context {name!r}" if name else "no current context",
-            expected="one of " + ", ".join(sorted(str(c) for c in contexts)),
-            remedy="correct cluster.context",
-        )
-    clusters = {c.get("name"): c.get("cluster") or {} for c in raw.get("clusters") or ()}
-    for entry in clusters.get(contexts[name].get("cluster"), {}).get("extensions") or ():
-        if entry.get("name") == EXTENSION:
-            return name, entry.get("extension") or {}
-    return name, None
-
-
-def _require_identity(raw: Mapping[str, Any], context: str, configuration: k8s.Configuration, path: Path) -> None:
-    """Raise BadSpec where the client acts as another one than the context says."""
-    contexts = {c.get("name"): c.get("context") or {} for c in raw["contexts"]}
-    name = contexts[context].get("user")
-    user = next((u.get("user") or {} for u in raw.get("users") or () if u.get("name") == name), {})
-    what = f"kubeconfig {path}, user {name}"
-    if user.get("as"):
-        raise BadSpec(
-            what,
-            f"acts as {user['as']}, which the client library leaves out: we would act as {name}",
-            expected="a user that acts for itself",
-            remedy=f"name a context with credentials of {user['as']} (cluster.context)",
-        )
-    plugin = (user.get("exec") or {}).get("command")
-    if plugin and not (configuration.api_key or configuration.cert_file):
-        raise BadSpec(
-            what,
-            f"its credential plugin {plugin} gave neither token nor certificate",
-            expected="credentials",
-            remedy=f"log in, then: kubectl --kubeconfig {path} --context {context} auth whoami",
-        )
-
-
-def _sandbox(extension: Mapping[str, Any] | None) -> SandboxInfo | None:
-    if extension is None:
-        return None
-    clock = extension.get("clock") or {}
-    origin = clock.get("origin")
-    moment = origin if isinstance(origin, datetime) else parse_time(str(origin))
-    return SandboxInfo(
-        scenario=str(extension.get("scenario", "")),
-        control_plane=str(extension.get("control_plane", "embedded")),
-        clock=ScaledClock(origin=moment, started=float(clock["started"]), rate=float(clock["rate"])),
-        aws_endpoint=str((extension.get("aws") or {}).get("endpoint", "")),
-        gke_endpoint=str((extension.get("gke") or {}).get("endpoint", "")),
+        clock=reached.sandbox.clock if reached.sandbox else SystemClock(),
+        sandbox=reached.sandbox,
     )

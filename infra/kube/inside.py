@@ -5,7 +5,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from infra.errors import Conflict, Forbidden, Unreachable
-from infra.kube.api import Kube, translate
+from infra.kube.api import Kube
+from infra.kube.refusals import translate
 
 
 def run_in(

@@ -131,8 +131,7 @@ class Lines:
         except (http.client.HTTPException, OSError) as cause:
             self.close()
             raise self._silent(method, path, cause) from cause
-        if response.status == 401:
-            self._kube.refused()
+        self._answered(response.status)
         self._local.line = Line(connection=connection, used=monotonic())
         return response.status, response.headers.get("Retry-After"), data
 
@@ -154,8 +153,7 @@ class Lines:
             if connection is not None:
                 connection.close()
             raise self._silent("GET", path, cause) from cause
-        if response.status == 401:
-            self._kube.refused()
+        self._answered(response.status)
         return _Stream(raw, connection, response)
 
     def close(self) -> None:
@@ -185,6 +183,11 @@ class Lines:
         """Of one request, which is counted."""
         self._kube.requests += 1
         return {"Accept": JSON, "User-Agent": "poolshift", "Content-Type": JSON, **self._kube.credentials()}
+
+    def _answered(self, status: int) -> None:
+        self._kube.answered()
+        if status == 401:
+            self._kube.refused()
 
     def _silent(self, method: str, path: str, cause: Exception) -> Unreachable:
         said = f"no answer to {method} {path}: {type(cause).__name__}: {cause}"

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from infra.errors import Status, Unreachable
-from infra.kube.api import read_status
 from infra.kube.lines import Lines
+from infra.kube.refusals import read_status
 from infra.model.workload import Pod
 
 _OTHER_UID = ("UID in precondition", "UID in the precondition")

@@ -17,8 +17,9 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from infra.errors import PoolshiftError, Unreachable
-from infra.kube.api import PAGE, ApiError, Kube, translate
+from infra.kube.api import PAGE, Kube
 from infra.kube.lines import Lines, Stream
+from infra.kube.refusals import ApiError, translate
 from infra.kube.wire import Shared, Wire
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import yaml
 from flows import cli, orchestrator, present
 from infra.errors import Forbidden, PoolshiftError
 from infra.kube import api, records
-from infra.kube.api import translate
+from infra.kube.refusals import translate
 from infra.model.spec import Cluster, MigrationSpec
 from infra.sandbox import run as sandbox
 

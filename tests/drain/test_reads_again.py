@@ -2,14 +2,16 @@
 
 import http.server
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 
 import pytest
 from kubernetes import client as k8s
 
 from infra.clock import SystemClock
 from infra.errors import Forbidden, NotFound, Unreachable
-from infra.kube.api import READ_TRIES, ApiError, Kube
+from infra.kube.api import QUIET_SECONDS, READ_TRIES, Kube
+from infra.kube.lines import Lines
+from infra.kube.refusals import ApiError
 
 WHOLE = b'{"kind":"Whole"}'
 
@@ -33,6 +35,9 @@ class Troubled(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(WHOLE[:5] if answer == "cut" else WHOLE)
         self.close_connection = answer == "cut"
+
+    def do_DELETE(self):
+        self.do_GET()
 
     def log_message(self, *_):
         pass
@@ -76,6 +81,25 @@ def test_a_refusal_is_passed_on_at_once(read, refusal, kind):
         with pytest.raises(kind):
             read(kube)
         assert len(seen) == 1
+
+
+@pytest.mark.parametrize("seen", ["an answer over a line", "nobody asked for long", ""])
+def test_an_outage_that_has_ended_does_not_count_for_the_next(seen):
+    with troubled() as (kube, _), closing(Lines(kube)) as line:
+        kube.patience, alive = 0.4, kube.server
+        kube.request("GET", "/a")
+        kube.server = "http://127.0.0.1:9"  # nobody listens there
+        with pytest.raises(Unreachable):
+            kube.request("GET", "/a")
+        if seen == "an answer over a line":
+            assert line.send("GET", "/a", b"", 5.0)[0] == 200
+        elif seen:
+            kube._away_seen -= QUIET_SECONDS  # as if so much time had passed
+        back = threading.Timer(0.15, setattr, (kube, "server", alive))
+        back.start()
+        with nullcontext() if seen else pytest.raises(Unreachable):
+            kube.request("DELETE", "/a", retry=False)
+        back.join()
 
 
 def test_what_stays_cut_is_an_error_and_never_the_part_that_came():
