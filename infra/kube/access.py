@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from infra.deploy import Account, Grant, grants
 from infra.errors import Forbidden, NotFound
-from infra.kube.api import ApiError, Kube
+from infra.kube.api import Kube
+from infra.kube.refusals import ApiError
 
 _SIDE_BY_SIDE = 8
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def require(kube: Kube, account: Account, only: Collection[str] = ()) -> None:
+def require(kube: Kube, account: Account, only: Mapping[str, Collection[str]] | None = None) -> None:
     """Return when we may do everything that infra/deploy/rbac.yaml gives `account`. Nothing is written.
 
-    `only`: the resources that matter, where these are not all.
+    `only`: resources with the verbs that matter, where these are not all.
 
     Rules for kinds that the cluster does not have are not asked for. Where the server does not answer such
     questions, nothing is known: a missing rule then shows as the error of the request that needs it.
@@ -26,7 +27,11 @@ def require(kube: Kube, account: Account, only: Collection[str] = ()) -> None:
 
     """
     served = {""} | {group["name"] for group in kube.request("GET", "/apis").get("groups") or ()}
-    wanted = [grant for grant in grants(account) if grant.group in served and (not only or grant.resource in only)]
+    wanted = [
+        grant
+        for grant in grants(account)
+        if grant.group in served and (only is None or grant.verb in only.get(grant.resource, ()))
+    ]
     try:
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as beside:
             allowed = list(beside.map(lambda grant: _is_allowed(kube, grant), wanted))

@@ -6,13 +6,16 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows.rollback import PUT_BACK
 from infra.clock import rfc3339
 from infra.kube import records, switches
 from infra.kube.api import MERGE_PATCH
-from infra.model.gangs import row_of
+from infra.kube.leases import hold
+from infra.model.gangs import SURGE_KIND, row_of
 from infra.model.record import Step, StepRecord, StepState
 from infra.sandbox import run as sandboxes
 from infra.sandbox import scenario as scenarios
@@ -23,6 +26,7 @@ from tests.migration.swapping import load, pool_nodes
 
 OLD, NEW = "gpu-old", "gpu-rdma"
 JOB = row_of("batch", "Job")
+DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
 JOBS = "/apis/batch/v1/namespaces/train/jobs"
 
 
@@ -80,7 +84,38 @@ def stop_the_gang(run: Run) -> None:
     switches.note(run.kube, JOB, raw, {**noted, "owners": [raw["metadata"]["uid"]]}, switches.stop_patch(JOB))
 
 
-def test_a_rollback_tells_of_a_closed_target_and_starts_gangs_on_the_source(provisioned: Run) -> None:
+def raise_the_replicas(run: Run) -> None:
+    """As the run leaves a Deployment when it is ended while the second replica starts."""
+    raw = run.kube.request("GET", f"{DEPLOYMENTS}/inference")
+    before = raw["spec"]["replicas"]
+    switches.note(
+        run.kube,
+        SURGE_KIND,
+        raw,
+        {"run": run.name, "stage": "raised", "before": before},
+        {"spec": {"replicas": before + 1}},
+    )
+
+
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def permission(method: str, path: str) -> tuple[str, str] | None:
+    """(resource, verb) that a request needs; None for a question about the API itself."""
+    parts = path.strip("/").split("/")
+    at = 2 if parts[0] == "api" else 3
+    if parts[at : at + 1] == ["namespaces"] and len(parts) > at + 2:
+        at += 2
+    if len(parts) <= at:
+        return None
+    resource, *named = parts[at:]
+    sub = f"/{named[1]}" if len(named) > 1 else ""
+    return resource + sub, VERBS.get(method) or ("get" if named else "list")
+
+
+def test_a_rollback_tells_of_a_closed_target_and_starts_gangs_on_the_source(
+    provisioned: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = provisioned
     until(lambda: len(ranks(run)) == 2, "two ranks on the source")
 
@@ -96,11 +131,23 @@ def test_a_rollback_tells_of_a_closed_target_and_starts_gangs_on_the_source(prov
     began = StepRecord(step=Step.MIGRATE, state=StepState.STARTED, started=rfc3339(run.clock.now()))
     records.write_step(run.kube, run.name, began)
     stop_the_gang(run)
+    raise_the_replicas(run)
     until(lambda: not ranks(run), "no rank")
+    asked: set[tuple[str, str]] = set()
+    send = run.kube.open
 
-    ended = undo.roll_back(run, remove_target=False)
+    def heard(method: str, path: str, **how: Any) -> Any:
+        asked.update(filter(None, [permission(method, path)]))
+        return send(method, path, **how)
 
+    monkeypatch.setattr(run.kube, "open", heard)
+    with hold(run.kube, ["a-pool"], run.name):
+        ended = undo.roll_back(run, remove_target=False)
+
+    assert ("deployments", "patch") in asked
+    assert sorted(f"{verb} {what}" for what, verb in asked if verb not in PUT_BACK.get(what, ())) == []
     assert any("job train/gang" in line for line in ended["done"])
+    assert run.kube.request("GET", f"{DEPLOYMENTS}/inference")["spec"]["replicas"] == 3
     until(lambda: len(ranks(run)) == 2, "two ranks again")
     assert set(ranks(run)) <= names(run, OLD)
 

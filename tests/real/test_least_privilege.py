@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.rollback import PUT_BACK
 from infra import deploy
 from infra.deploy import Account
 from infra.errors import Forbidden
 from infra.kube import access, plugins, read, records
 from infra.kube.api import Kube
-from infra.model.gangs import GANG_KINDS
+from infra.model.gangs import GANG_KINDS, SURGE_KIND
 from infra.model.record import Step
 from tests.processes import leashed
 
@@ -59,8 +60,13 @@ def test_secrets_are_out_of_reach() -> None:
     assert not [grant for grant in grants(*ROLES) if "secrets" in grant[1]]
 
 
-def test_every_kind_of_gang_can_be_read_and_switched() -> None:
-    for kind in GANG_KINDS:
+def test_what_a_rollback_asks_for_is_given() -> None:
+    given = {(resource, verb) for _, resource, verb in grants(*OF_ACCOUNT["poolshift"])}
+    assert {(resource, verb) for resource, verbs in PUT_BACK.items() for verb in verbs} <= given
+
+
+def test_everything_that_can_be_marked_can_be_read_and_switched() -> None:
+    for kind in (*GANG_KINDS, SURGE_KIND):
         assert (kind.group, kind.plural, "list") in grants("poolshift-read")
         assert (kind.group, kind.plural, "get") in grants("poolshift-read")
         assert (kind.group, kind.plural, "patch") in grants("poolshift-move")
@@ -76,11 +82,17 @@ def test_bindings_give_an_account_its_roles(account: str) -> None:
     assert bound == set(OF_ACCOUNT[account])
 
 
-def used(here: Any, account: str) -> tuple[set[Grant], set[str]]:
-    """What an account asked for and got, and what it was refused."""
+def requests(here: Any, account: str) -> list[dict[str, Any]]:
+    """Everything that an account has asked so far."""
+    found: list[dict[str, Any]] = here.sandbox.plane.requests(f"system:serviceaccount:poolshift:{account}")
+    return found
+
+
+def used(here: Any, account: str, after: int = 0) -> tuple[set[Grant], set[str]]:
+    """What an account asked for and got, and what it was refused; without its first `after` requests."""
     got: set[Grant] = set()
     refused: set[str] = set()
-    for event in here.sandbox.plane.requests(f"system:serviceaccount:poolshift:{account}"):
+    for event in requests(here, account)[after:]:
         about = event.get("objectRef")
         if about is None or "resource" not in about:
             continue
@@ -148,12 +160,12 @@ def taken(here: Any, role: str, grant: Grant) -> Iterator[None]:
         here.apply(ROLES[role])
 
 
-def refusal(kube: Kube, account: Account, resource: str) -> str:
-    """What the check before a run says about a resource; RBAC takes a moment to see a changed role."""
+def refusal(kube: Kube, account: Account, resource: str, verb: str) -> str:
+    """What the check before a run says about a permission; RBAC takes a moment to see a changed role."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
-            access.require(kube, account, only=(resource,))
+            access.require(kube, account, only={resource: (verb,)})
         except Forbidden as error:
             return error.wording()
         time.sleep(0.02)
@@ -241,11 +253,11 @@ def test_each_missing_rule_is_named_before_a_run_begins(healthy: Any, account: A
                 continue
             asked.append(resource)
             with taken(healthy, role, (group, resource, verb)):
-                said = refusal(kube, account, resource)
+                said = refusal(kube, account, resource, verb)
             assert f"this account may not {verb} {resource}" in said
             assert f'add verb "{verb}" on resource "{resource}" in apiGroup "{group}"' in said
     assert {"nodes", "pods", "jobs", "leases", "pods/log"} <= set(asked)
-    assert refusal(kube, account, "none of them") == "nothing is missed"
+    assert refusal(kube, account, "none of them", "get") == "nothing is missed"
 
 
 @pytest.mark.real
@@ -255,13 +267,15 @@ def test_each_missing_rule_is_named_before_a_run_begins(healthy: Any, account: A
     [
         ("poolshift", "migrate", "poolshift-move", ("", "pods/eviction", "create")),
         ("poolshift", "migrate", "poolshift-own", ("", "configmaps", "create")),
+        ("poolshift", "rollback", "poolshift-move", ("batch", "jobs/status", "patch")),
+        ("poolshift", "rollback", "poolshift-move", ("apps", "deployments", "patch")),
         ("poolshift-prove", "revalidate", "poolshift-probe", ("", "pods/log", "get")),
     ],
 )
 def test_a_run_without_one_of_its_rules_touches_nothing(
     healthy: Any, account: str, command: str, role: str, grant: Grant
 ) -> None:
-    spec = healthy.spec() if command == "migrate" else ROOT / "infra" / "examples" / "sandbox-eks-revalidate.yaml"
+    spec = ROOT / "infra" / "examples" / "sandbox-eks-revalidate.yaml" if command == "revalidate" else healthy.spec()
     before = marks(healthy)
     with taken(healthy, role, grant):
         ended = healthy.run(command, str(spec), kubeconfig=healthy.account(account))
@@ -308,8 +322,13 @@ def test_a_migration_that_loses_its_token_ends_in_words_and_is_rolled_back_under
     assert "renew the kubeconfig's credentials" in said
     assert steps_of(healthy)
 
+    before = len(requests(healthy, "poolshift"))
     ended = healthy.run("rollback", spec, "--remove-target", kubeconfig=healthy.account("poolshift"))
     assert ended.code == 0, ended.err
+    unasked = {
+        (what, verb) for _, what, verb in used(healthy, "poolshift", before)[0] if verb not in PUT_BACK.get(what, ())
+    }
+    assert unasked == {("selfsubjectaccessreviews", "create")}
     assert used(healthy, "poolshift")[1] == set()
     assert records.list_runs(healthy.kube) == []
     assert marks(healthy)["nodes"] == nodes
@@ -320,12 +339,30 @@ def steps_of(here: Any) -> list[Step]:
     return [step for run in records.list_runs(here.kube) for step in run.steps]
 
 
+def single(here: Any) -> str:
+    """A Deployment of one pod on the source, whose budget lets it go only once a second is there. Returns its path."""
+    base, label = "/apis/apps/v1/namespaces/serving/deployments", {"matchLabels": {"app": "router"}}
+    found = here.kube.request("GET", f"{base}/inference")["spec"]["template"]
+    template = {"metadata": {"labels": label["matchLabels"]}, "spec": found["spec"]}
+    body = {"metadata": {"name": "router"}, "spec": {"replicas": 1, "selector": label, "template": template}}
+    here.kube.request("POST", base, body=body)
+    budget = {"metadata": {"name": "router"}, "spec": {"minAvailable": 1, "selector": label}}
+    here.kube.request("POST", "/apis/policy/v1/namespaces/serving/poddisruptionbudgets", body=budget)
+    end = time.monotonic() + 60
+    while not (here.kube.request("GET", f"{base}/router").get("status") or {}).get("availableReplicas"):
+        assert time.monotonic() < end, "never available"
+        time.sleep(0.2)
+    return f"{base}/router"
+
+
 @pytest.mark.real
 @pytest.mark.usefixtures("prefect")
 def test_a_migration_runs_under_its_role_and_needs_all_of_it(healthy: Any) -> None:
     """The last one: it takes the source pool away."""
+    router = single(healthy)
     ended = healthy.run("migrate", str(healthy.spec()), kubeconfig=healthy.account("poolshift"))
     got, refused = used(healthy, "poolshift")
     assert refused == set()
     assert ended.code == 0, ended.err
     assert sorted(grants(*OF_ACCOUNT["poolshift"]) - got - NEEDED_ELSEWHERE) == []
+    assert healthy.kube.request("GET", router)["spec"]["replicas"] == 1
