@@ -7,6 +7,7 @@ run is measured, not judged: that is no pass.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -193,7 +194,15 @@ def _world(sweep: Sweep, expected: Expected) -> str:
 def _beyond(sweep: Sweep) -> str:
     """Rows of a round that was not announced are another run's."""
     last = max((row.round for row in sweep.rows), default=0)
-    return f"rows of round {last}, where {sweep.rounds} rounds were announced" if last >= sweep.rounds else ""
+    if last >= sweep.rounds:
+        return f"rows of round {last}, where {sweep.rounds} rounds were announced"
+    return repeated(sweep)
+
+
+def repeated(sweep: Sweep) -> str:
+    """A size has one row in a round; of two nobody knows which is this run's."""
+    twice = [key for key, times in Counter((row.round, row.size_bytes) for row in sweep.rows).items() if times > 1]
+    return and_more([f"two rows of {size(s)} in round {r}" for r, s in twice], 3)
 
 
 def _missing(sweep: Sweep, rounds: int, sizes: Sequence[int]) -> str:

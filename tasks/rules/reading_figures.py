@@ -32,8 +32,8 @@ def judge_figures(reading: Reading, fabric: Fabric | None, nodes: int | None) ->
             return [_unmeasured(bandwidth.FLOOR, "the start line announces sizes or rounds that are no numbers")]
         if not sizes:
             return [_unmeasured(bandwidth.FLOOR, "the start line announces no sizes")]
-        if lost := _lost(sizes, {r.size_bytes for r in sweep.rows}):
-            return [_unmeasured(bandwidth.FLOOR, lost)]
+        if reason := _lost(sizes, {r.size_bytes for r in sweep.rows}) or bandwidth.repeated(sweep):
+            return [_unmeasured(bandwidth.FLOOR, reason)]
         tables.append(_judge_sweep(sweep, tuple(sizes), fabric, nodes))
     if reading.tests is not None and reading.kind in {Kind.NCCL_TESTS, Kind.ALL_REDUCE}:
         tables += [_figures_of(test, fabric, nodes) for test in reading.tests.tests]

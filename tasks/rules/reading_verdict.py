@@ -12,6 +12,11 @@ from infra.model.reading import NcclLog, Reading
 from infra.model.verdict import Finding, Level
 from tasks.rules.transport import Transport
 
+_DOUBTS = {
+    "traceback": ("Traceback (most",),
+    "log-cut": ("unexpected EOF", "rpc error: ", "resolving symlinks", "retrieve container logs"),
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
@@ -75,16 +80,26 @@ def answer_log(log: NcclLog, transport: Transport) -> Answer:
 
 
 def bad_end(reading: Reading) -> Finding | None:
-    """What the output says of a program that did not end by itself. A traceback alone may be of a caught error."""
-    said = sorted(reading.ended_badly, key=lambda text: "Traceback (most" in text)
+    """What the output says of a program that did not end by itself.
+
+    A traceback alone may be of a caught error, and a log that was cut hides an end that may have been good.
+    """
+    said = sorted(reading.ended_badly, key=lambda text: bool(_kind_of(text)))
     if not said:
         return None
-    certain = "Traceback (most" not in said[0]
+    doubt = _kind_of(said[0])
     return Finding(
-        level=Level.BLOCK if certain else Level.WARN,
-        code="ended-badly" if certain else "traceback",
+        level=Level.WARN if doubt else Level.BLOCK,
+        code=doubt or "ended-badly",
         object="job",
         observed=f'the output says "{said[0]}"',
-        expected="a program that ends by itself",
-        remedy="Read what the process that ended first says before this line",
+        expected="all that the program printed" if doubt == "log-cut" else "a program that ends by itself",
+        remedy="Fetch the log again, from its beginning to its end"
+        if doubt == "log-cut"
+        else "Read what the process that ended first says before this line",
     )
+
+
+def _kind_of(text: str) -> str:
+    """The code of a saying that is no certain failure, or ""."""
+    return next((code for code, words in _DOUBTS.items() if any(word in text for word in words)), "")

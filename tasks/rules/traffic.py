@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from infra.model.reading import PayloadEvents
+from infra.fabrics.fabric import Fabric
+from infra.model.reading import PayloadEvents, is_efa
 from infra.model.verdict import Finding, Level
-from tasks.rules.counted import count
+from tasks.rules.counted import Counted, count
+from tasks.rules.wording import and_more
 
 # Bootstrap, health checks and metrics go over Ethernet too: above this share of all bytes, it carries the collective.
 ETHERNET_SHARE = 0.2
 MOVED_SHARE = 0.1  # of the bytes that the rows imply, so that no algorithm's saving is taken for stillness
+BEYOND = 50  # times the bytes that the rows imply: warm-up and checks of a short run are ten times as many
+ONE_WAY = 0.01  # of the other direction: each byte of a reduction that leaves a node is answered by one that comes
+IDLE = 0.05  # of what the busiest device moved
 CHATTER_BYTES = 100_000_000  # what bootstrap and metrics of a short probe may move over Ethernet
 
 
@@ -38,8 +44,11 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62
 
 
-def judge_counters(payload: PayloadEvents | None, nodes_wanted: int | None) -> Traffic:
-    """Bytes moved between `before` and `after` on every node: RDMA devices against Ethernet interfaces."""
+def judge_counters(payload: PayloadEvents | None, nodes_wanted: int | None, fabric: Fabric | None = None) -> Traffic:
+    """Bytes moved between `before` and `after` on every node: RDMA devices against Ethernet interfaces.
+
+    Of the RDMA devices only those of the machine type's own kind count: an EFA node may show others beside.
+    """
     counters, claimed = payload.counters if payload else (), _claimed(payload)
     nodes = sorted({str(c.get("node")) for c in counters})
     findings: list[Finding] = []
@@ -55,13 +64,50 @@ def judge_counters(payload: PayloadEvents | None, nodes_wanted: int | None) -> T
             findings += [_no_evidence(node, kind, found.wrong) for kind, found in shown.items() if found.wrong]
             missing.append(f"counters of {node} that can be compared")
             continue
-        rdma, ethernet = (found.total("bytes") for found in shown.values())
+        own = _own(shown["rdma"], fabric)
+        if strange := sorted(set(shown["rdma"].moved or ()) - set(own.moved or ())):
+            missing += [] if own.moved else [f"counters of the fabric's own devices on {node} ({and_more(strange, 3)})"]
+        rdma, ethernet = own.total("bytes"), shown["ethernet"].total("bytes")
         findings += _judge_node(node, rdma, ethernet, claimed)
+        missing += _lacks(node, own.moved or {}, claimed, fabric)
         if rdma is None and (ethernet or 0) > CHATTER_BYTES:
             missing.append(f"RDMA counters of {node}, where {(ethernet or 0) / 1e9:.1f} GB went over Ethernet")
     if nodes and nodes_wanted is not None and len(nodes) != nodes_wanted:
         missing.append(f"counters of {nodes_wanted} nodes (there are {len(nodes)})")
     return Traffic(findings=tuple(findings), missing=tuple(missing))
+
+
+def _own(found: Counted, fabric: Fabric | None) -> Counted:
+    if found.moved is None or fabric is None or fabric.kind not in {"efa", "roce"}:
+        return found
+    software = ("rxe", "siw", "lo")
+    own = {
+        name: counters
+        for name, counters in found.moved.items()
+        if is_efa(name) is (fabric.kind == "efa") and not name.startswith(software)
+    }
+    return Counted(moved=own or None)
+
+
+def _lacks(node: str, moved: Mapping[str, Mapping[str, int]], claimed: int, fabric: Fabric | None) -> Iterable[str]:
+    """What the devices' counters must show besides a sum, if the run was what it says."""
+    by_device = {
+        name: sum(n for key, n in counters.items() if key.endswith("bytes")) for name, counters in moved.items()
+    }
+    total, busiest = sum(by_device.values()), max(by_device.values(), default=0)
+    if claimed and total > BEYOND * claimed:
+        yield f"the run alone on {node}: {total / 1e9:.3g} GB on its RDMA devices, about {claimed / 1e9:.3g} GB implied"
+    ways = {way: sum(c.get(f"{way}_bytes", 0) for c in moved.values()) for way in ("tx", "rx")}
+    other = any(n for c in moved.values() for key, n in c.items() if key.startswith("rdma_") and key.endswith("bytes"))
+    if total and not other and min(ways.values()) < ONE_WAY * max(ways.values()):
+        shown = " and ".join(f"{count / 1e9:.3g} GB {way}" for way, count in ways.items())
+        yield f"bytes both ways on the RDMA devices of {node} ({shown})"
+    if fabric is None or len(moved) < fabric.nics or not busiest:
+        return  # not all of the node's devices are visible here
+    used = sum(1 for n in by_device.values() if n > IDLE * busiest)
+    wanted = fabric.nics // fabric.net_devices * min(fabric.net_devices, fabric.gpus)
+    if used < wanted:
+        yield f"use of the NICs of {node}: {used} of {len(moved)} moved bytes, at least {wanted} wanted"
 
 
 def _no_evidence(node: str, kind: str, wrong: str) -> Finding:

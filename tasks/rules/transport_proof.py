@@ -66,7 +66,7 @@ class Proof:
 def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None) -> Proof:
     """Join log and counters. Fail beats unmeasured; a pass needs everything."""
     transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
-    counted = judge_counters(payload, expected.nodes)
+    counted = judge_counters(payload, expected.nodes, expected.fabric)
     contradictions = contradicted(log, transport, expected.fabric, counted.findings, _started(payload))
     findings = (*transport.findings, *counted.findings, *contradictions)
     missing = (*_missing(log, transport, expected), *counted.missing, *_of_another(payload))

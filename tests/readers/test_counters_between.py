@@ -29,18 +29,21 @@ def outcome_with(kind, before, after):
 STARTED, MOVED = {"tx_bytes": 10, "rx_bytes": 10}, {"tx_bytes": GB, "rx_bytes": GB}
 QUIET = {"tx_bytes": 20, "rx_bytes": 20}
 NOT_COMPARABLE = {
-    "went back": ({"d0": MOVED}, {"d0": STARTED}),
-    "one of two went back": ({"d0": {"tx_bytes": 10, "rx_bytes": 99}}, {"d0": {"tx_bytes": GB, "rx_bytes": 3}}),
-    "one device of two went back": ({"d0": STARTED, "d1": MOVED}, {"d0": MOVED, "d1": STARTED}),
-    "another device": ({"d0": STARTED}, {"d1": MOVED}),
-    "a device went": ({"d0": STARTED, "d1": STARTED}, {"d0": MOVED}),
-    "a device came": ({"d0": STARTED}, {"d0": MOVED, "d1": MOVED}),
-    "a device lost its counters": ({"d0": STARTED, "d1": STARTED}, {"d0": MOVED, "d1": {}}),
-    "a counter went": ({"d0": STARTED}, {"d0": {"tx_bytes": GB}}),
-    "shown only before": ({"d0": STARTED}, None),
-    "shown only after": ({}, {"d0": MOVED}),
-    "no number": ({"d0": {"tx_bytes": None, "rx_bytes": 10}}, {"d0": MOVED}),
-    "below zero": ({"d0": {"tx_bytes": -1, "rx_bytes": 10}}, {"d0": MOVED}),
+    "went back": ({"rdmap0s0": MOVED}, {"rdmap0s0": STARTED}),
+    "one of two went back": (
+        {"rdmap0s0": {"tx_bytes": 10, "rx_bytes": 99}},
+        {"rdmap0s0": {"tx_bytes": GB, "rx_bytes": 3}},
+    ),
+    "one device of two went back": ({"rdmap0s0": STARTED, "rdmap1s0": MOVED}, {"rdmap0s0": MOVED, "rdmap1s0": STARTED}),
+    "another device": ({"rdmap0s0": STARTED}, {"rdmap1s0": MOVED}),
+    "a device went": ({"rdmap0s0": STARTED, "rdmap1s0": STARTED}, {"rdmap0s0": MOVED}),
+    "a device came": ({"rdmap0s0": STARTED}, {"rdmap0s0": MOVED, "rdmap1s0": MOVED}),
+    "a device lost its counters": ({"rdmap0s0": STARTED, "rdmap1s0": STARTED}, {"rdmap0s0": MOVED, "rdmap1s0": {}}),
+    "a counter went": ({"rdmap0s0": STARTED}, {"rdmap0s0": {"tx_bytes": GB}}),
+    "shown only before": ({"rdmap0s0": STARTED}, None),
+    "shown only after": ({}, {"rdmap0s0": MOVED}),
+    "no number": ({"rdmap0s0": {"tx_bytes": None, "rx_bytes": 10}}, {"rdmap0s0": MOVED}),
+    "below zero": ({"rdmap0s0": {"tx_bytes": -1, "rx_bytes": 10}}, {"rdmap0s0": MOVED}),
 }
 
 
@@ -52,8 +55,8 @@ def test_counters_that_cannot_be_compared_leave_a_good_log_unmeasured(kind, ends
 
 
 def test_counters_that_can_be_compared_or_that_no_end_shows_leave_the_log_its_word():
-    assert outcome_with("rdma", {"d0": STARTED}, {"d0": MOVED}) is Outcome.PASS
-    assert outcome_with("ethernet", {"d0": STARTED}, {"d0": QUIET}) is Outcome.PASS
+    assert outcome_with("rdma", {"rdmap0s0": STARTED}, {"rdmap0s0": MOVED}) is Outcome.PASS
+    assert outcome_with("ethernet", {"rdmap0s0": STARTED}, {"rdmap0s0": QUIET}) is Outcome.PASS
     assert outcome_with("rdma", {}, {}) is Outcome.PASS
 
 
@@ -62,3 +65,38 @@ def test_a_tools_two_snapshots_of_which_the_later_is_lower_show_no_amount():
     figures = read_counters(f"{path}:5000\n{path}:1000\n").figures
     assert figures["went_back"] == ["rdmap0s0.tx_bytes"]
     assert "moved_bytes" not in figures
+
+
+ALL = [f"rdmap{n}s0" for n in range(16)]
+
+
+def of_each(*moved):
+    """Every device of a p5en, of which the first moved so many bytes each way and the others none."""
+    shown = {name: {"tx_bytes": 0, "rx_bytes": 0} for name in ALL}
+    return shown, shown | {name: {"tx_bytes": n, "rx_bytes": n} for name, n in zip(ALL, moved, strict=False)}
+
+
+NOT_OF_THE_RUN = {
+    "another machine's devices": ({"mlx5_0": STARTED}, {"mlx5_0": MOVED}),
+    "a device without hardware": ({"rxe0": STARTED}, {"rxe0": MOVED}),
+    "only sent": ({"rdmap0s0": STARTED}, {"rdmap0s0": {"tx_bytes": GB, "rx_bytes": 10}}),
+    "only received": ({"rdmap0s0": STARTED}, {"rdmap0s0": {"tx_bytes": 10, "rx_bytes": GB}}),
+    "one of sixteen": of_each(2 * GB),
+    "four of sixteen": of_each(*[GB] * 4),
+    "thousands of times the rows": ({"rdmap0s0": STARTED}, {"rdmap0s0": {"tx_bytes": 1 << 62, "rx_bytes": 1 << 62}}),
+}
+
+
+@pytest.mark.parametrize("ends", NOT_OF_THE_RUN.values(), ids=NOT_OF_THE_RUN)
+def test_bytes_that_the_run_cannot_have_moved_so_leave_a_good_log_unmeasured(ends):
+    assert outcome_with("rdma", *ends) is Outcome.UNMEASURED
+
+
+def test_one_nic_for_each_gpu_is_enough_where_there_are_more():
+    assert outcome_with("rdma", *of_each(*[GB // 8] * 8)) is Outcome.PASS
+
+
+def test_bytes_that_only_remote_reads_and_writes_count_are_bytes():
+    """EFA counts what it reads and writes at the other end apart."""
+    before, after = ({"rdmap0s0": {"rdma_write_bytes": n, "rdma_write_recv_bytes": n}} for n in (0, GB))
+    assert outcome_with("rdma", before, after) is Outcome.PASS

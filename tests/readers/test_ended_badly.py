@@ -36,6 +36,19 @@ ENDS = (
     "[rank9]: Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
     "The node was low on resource: memory. Threshold quantity: 100Mi, available: 10Mi.",
     "CUDA error: an illegal memory access was encountered",
+    "[12.6] Memory cgroup out of memory: Killed process 123 (python) total-vm:1kB",
+    "[12.6] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)",
+    "Pod was terminated in response to imminent node shutdown.",
+    "Warning  BackoffLimitExceeded  job-controller  Job has reached the specified backoff limit",
+    "Job was active longer than specified deadline",
+    "Preempted by pod 7 on node node-1",
+    "process exited with code 137",
+    "signal: killed",
+    "Terminated",
+    "KeyboardInterrupt",
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.",
+    "OSError: [Errno 28] No space left on device",
+    "RuntimeError: CUDA driver error: uncorrectable ECC error encountered",
 )
 
 
@@ -66,8 +79,35 @@ def test_a_traceback_alone_is_doubted_since_it_may_be_of_a_caught_error() -> Non
 
 
 @pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("error: unexpected EOF", "log-cut"),
+        ("rpc error: code = NotFound desc = an error occurred when try to find container", "log-cut"),
+        ('failed to try resolving symlinks in path "/var/log/pods/a/0.log": no such file', "log-cut"),
+        ("unable to retrieve container logs for containerd://1", "log-cut"),
+        ("mce: [Hardware Error]: CPU 0: Machine check events logged", "kernel-device-error"),
+        ("pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received", "kernel-device-error"),
+        ("mlx5_core 0000:53:00.0: Port module event: link down", "kernel-device-error"),
+        ("efa 0000:53:00.0: Admin command timed out", "kernel-device-error"),
+    ],
+)
+def test_a_log_that_says_that_text_or_a_device_was_lost_is_no_proof(line: str, code: str) -> None:
+    """Whether the program ended well is behind the cut, and whether it used the device is not said."""
+    found = read(SWEEP + line.encode() + b"\n")
+    assert found.outcome is Outcome.UNMEASURED
+    assert [(f.code, f.remedy != "") for f in found.findings] == [(code, True)]
+
+
+@pytest.mark.parametrize(
     "line",
-    ["INFO: no process was Killed today", "training ended with exit code 0", "handling signal dispositions", "nonzero"],
+    [
+        "INFO: no process was Killed today",
+        "process exited with code 0",
+        "mlx5_core 0000:53:00.0: firmware version: 28.39",
+        "training ended with exit code 0",
+        "handling signal dispositions",
+        "nonzero",
+    ],
 )
 def test_words_of_everyday_are_no_bad_end(line: str) -> None:
     assert read(SWEEP + line.encode() + b"\n").outcome is Outcome.PASS

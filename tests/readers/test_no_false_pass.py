@@ -91,7 +91,18 @@ def changed(old: str, new: str) -> bytes:
     return found
 
 
+END = b'{"poolshift":"all-reduce","event":"end","ok":true}\n'
+ROW = next(line for line in GOOD.splitlines(keepends=True) if b'"event":"row"' in line)
+WITHOUT_END = GOOD.replace(END, b"")
 CONTRADICTORY = {
+    "the end before all else": END + WITHOUT_END,
+    "the end before the last row": WITHOUT_END.replace(ROW, END + ROW),
+    "a row of which there are two": GOOD.replace(ROW, ROW + ROW),
+    "a start behind the rows": GOOD.replace(b'"event":"start"', b'"event":"noted"').replace(
+        END, b'{"poolshift":"all-reduce","event":"start","ranks":16,"hosts":2,"rounds":2,"sizes":[67108864]}\n' + END
+    ),
+    "an event that nobody knows": GOOD.replace(END, b'{"poolshift":"all-reduce","event":"abandoned"}\n' + END),
+    "lines of another version": changed('"event":"start","v":1', '"event":"start","v":2'),
     "measured over gloo": changed('"event":"start"', '"event":"start","backend":"gloo"'),
     "ran on other nodes": changed('"event":"start"', '"event":"start","nodes":["old-1","old-2"]'),
     "no counters": b"".join(line for line in GOOD.splitlines(keepends=True) if b'"counters"' not in line),

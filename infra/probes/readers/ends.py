@@ -21,11 +21,28 @@ _WORDS = (
     b"ChildFailedError",
     b"MPI_ABORT",
     b"error: ",
+    b"signal: ",
     b"BAD TERM",
     b"lost communication",
     b"low on resource",
     b"timed out",
     b"Traceback (most",
+    b"ut of memory: Killed",
+    b"oom-kill",
+    b" terminated in response",
+    b"DeadlineExceeded",
+    b"BackoffLimitExceeded",
+    b"Preempted by",
+    b"Terminated",
+    b"specified deadline",
+    b"exited with code",
+    b"KeyboardInterrupt",
+    b"Rendezvous",
+    b"No space left",
+    b"unexpected EOF",
+    b"rpc error: ",
+    b"resolving symlinks",
+    b"retrieve container logs",
 )
 _ENDED = re.compile(
     # Open MPI, PRRTE, Slurm, Hydra
@@ -36,12 +53,18 @@ _ENDED = re.compile(
     # the C library and its signal handlers, Python, the kernel, kubectl and the kubelet
     rb"\*\*\* Process received signal \*\*\*|Caught signal \d+ .*|(?:Segmentation fault|Bus error)\b.*|"
     rb"\(core dumped\)|terminate called (?:after throwing|without an active).*|Fatal Python error: .*|"
-    rb"(?:^|[:\s])(?:OOM)?Killed\s*$|command terminated with (?:non-zero )?exit code [1-9]\d*|"
-    rb"The node was low on resource.*|"
+    rb"(?:^|[:\s])(?:(?:OOM)?Killed|Terminated)\s*$|longer than specified deadline|"
+    rb"command terminated with (?:non-zero )?exit code [1-9]\d*|"
+    rb"The node was low on resource.*|ut of memory: Killed process .*|oom-kill(?::|er).*|exited with code [1-9]\d*|"
+    rb"(?:Pod|Node) was terminated in response .*|\b(?:DeadlineExceeded|BackoffLimitExceeded)\b.*|Preempted by .*|"
     # torch and the programs themselves; a traceback may be of something that was caught
     rb"ChildFailedError\b.*|failed \(exitcode: -?[1-9]\d*\).*|Received (?:Signals\.SIGTERM|\d+) death signal.*|"
     rb"Received signal (?:6|7|9|11|15)\b.*|Heartbeat monitor timed out.*|operations have failed or timed out.*|"
-    rb"CUDA error: .*|Traceback \(most recent call last\)"
+    rb"CUDA (?:driver |runtime )?error: .*|signal: (?:killed|aborted|segmentation fault|bus error)|"
+    rb"KeyboardInterrupt\b.*|Rendezvous(?:Connection|Timeout|Closed|State)Error\b.*|No space left on device|"
+    # what a reader of logs says of itself: text is missing
+    rb"unexpected EOF\b|rpc error: code = .*|failed to try resolving symlinks .*|unable to retrieve container logs .*|"
+    rb"Traceback \(most recent call last\)"
 )
 
 

@@ -90,7 +90,7 @@ class NcclLogReader:
         text = data if excerpt else block.foreign
         for warning in outside(text):
             self.found += 1
-            if warning.fatal or warning.code == "gpu-xid":
+            if warning.fatal or warning.code in {"gpu-xid", "kernel-device-error"}:
                 self._note(warning)
             else:
                 self.said.hint(warning.code, warning.text)

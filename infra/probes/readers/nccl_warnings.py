@@ -46,6 +46,12 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (_LOST_GPU, "gpu-lost", True),
         (r"NVRM: Xid", "gpu-xid", False),
         (
+            r"\[Hardware Error\]|AER: Uncorrected|mlx5_core .*[Ll]ink.?[Dd]own|"
+            r"(?:mlx5_core|efa) .*(?:timed out|timeout)",
+            "kernel-device-error",
+            False,
+        ),
+        (
             r"NET/OFI Request.*completed with error|completed with error\.? ?RC|completion with error",
             "ofi-completion-error",
             True,
@@ -103,10 +109,14 @@ _FACTS = re.compile(r"local GID index (?P<gid_index>\d{1,9})|on dev (?P<dev>[^\s
 
 
 _OUTSIDE = re.compile(
+    rb"mce: \[Hardware Error\][^\n]*|AER: Uncorrected[^\n]*|(?:mlx5_core|efa) [0-9a-f:.]{12}: [^\n]*|"
     rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
     rb"(?:RuntimeError|AcceleratorError|DistBackendError|OutOfMemoryError): [^\n]*"
 )
-_OUTSIDE_WORDS = (b"libfabric:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: ")
+_OUTSIDE_WORDS = (
+    *(b"libfabric:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: "),
+    *(b"[Hardware Error]", b"AER: Uncorrected", b"mlx5_core ", b"efa 0000:"),
+)
 _MOST = 64
 
 

@@ -13,6 +13,7 @@ from infra.probes.readers.figures import number, whole
 _LINE = re.compile(rb'\{"poolshift" ?: ?"[^\n]*')
 _DECODER = JSONDecoder()
 MAX_EVENTS = 100_000
+VERSION = 1  # of the lines
 
 
 class PayloadReader:
@@ -47,6 +48,7 @@ class PayloadReader:
             self.broken += 1  # more than any payload prints: not ours, so not a measurement
             return
         payload, kind = str(event.get("poolshift")), event.get("event")
+        self.broken += self._out_of_place(payload, kind) or event.get("v", VERSION) != VERSION
         if payload == "counters":
             self.counters.append(event)
         elif payload in {"device", "devices"}:
@@ -61,6 +63,14 @@ class PayloadReader:
             self._step(event)
         elif kind == "error":
             self.errors.append(event)
+        elif kind is not None:
+            self.broken += 1  # a newer program's word, or a damaged one: whether it says something bad is not known
+
+    def _out_of_place(self, payload: str, kind: object) -> bool:
+        """Rank 0 prints these, and in this order: what stands elsewhere is another run's."""
+        if kind == "start":
+            return payload in self.ends or bool(self.rows if payload == "all-reduce" else self.steps)
+        return kind in {"row", "step"} and payload in self.ends
 
     def _step(self, event: Mapping[str, Any]) -> None:
         step, seconds = whole(event.get("step")), number(event.get("seconds"))
