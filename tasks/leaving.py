@@ -52,7 +52,7 @@ def migrate(run: Run) -> Done:
             remedy="put the pool's label back on its nodes; a node that is not seen would not be drained",
         )
     note_leaving(run, source, snapshot, old)
-    moving = _moving(run, snapshot, old)
+    moving = {key: value for key, value in _moving(run, snapshot, old).items() if key != "uids"}
     note_forced(run, snapshot, old)
     before: list[Mapping[str, Any]] = []
     if swapping:
@@ -107,10 +107,8 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any
         return dict(before)
     leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and _owner_kind(p) != "DaemonSet"]
     roots = [root for p in leaving if (root := snapshot.root(p.owner)) is not None]
-    found: dict[str, Any] = {
-        "pods": len(leaving),
-        "workloads": sorted({f"{r.kind}/{r.namespace}/{r.name}" for r in roots}),
-    }
+    uids = {f"{r.kind}/{r.namespace}/{r.name}": r.uid for r in roots}
+    found: dict[str, Any] = {"pods": len(leaving), "workloads": sorted(uids), "uids": uids}
     records.write_note(run.kube, run.name, MOVING, found)
     return found
 

@@ -22,12 +22,14 @@ from tasks import soak as soaking
 from tasks import validate as validation
 from tasks.facts import (
     LISTED,
+    MOVING,
     SOURCE_PRIOR,
     TARGET_PRIOR,
     csi_of,
     evidence_in,
     judged,
     keep,
+    noted,
     source_of,
     target_of,
     verdicts_in,
@@ -143,12 +145,16 @@ def approval(run: Run) -> Done:
     return Done(summary=f"approved by {found['by']} at {found['at']}: {found['reason']}", data=found)
 
 
-def _watched(run: Run) -> list[str]:
-    """The workloads that we have moved. One that its spec waits for, or leaves to its owner, may end and be gone."""
+def _watched(run: Run) -> dict[str, str]:
+    """The workloads that we have moved, with their UIDs: "" where they were not noted.
+
+    One that its spec waits for, or leaves to its owner, may end and be gone.
+    """
     spared = (MoveMode.WAIT, MoveMode.LEAVE)
     theirs = {f"{r.kind}/{r.namespace}/{r.name}" for r in run.spec.drain.workloads if r.mode in spared}
     moved = [str(item) for item in run.data(Step.MIGRATE).get("workloads") or ()]
-    return [name for name in moved if name not in theirs]
+    uids = noted(run, MOVING).get("uids") or {}
+    return {name: str(uids.get(name, "")) for name in moved if name not in theirs}
 
 
 def soak(run: Run) -> Done:

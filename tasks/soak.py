@@ -7,6 +7,7 @@ with the same soak, a longer gap or a breach begins a new one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from tasks.run import Say
 
 BLIND = timedelta(minutes=5)  # how long nobody may have looked before the time before it no longer counts
 _NOTE = "soak"
+_ENDED = "soak-ended"  # names of moved workloads whose end was seen: their TTL may take them away after that
 _PATHS: Mapping[str, str] = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments/{}",
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets/{}",
@@ -33,14 +35,17 @@ _PATHS: Mapping[str, str] = {
 }
 
 
-def soak(kube: Kube, pool: Pool, moved: Iterable[str], settings: Soak, run: str, say: Say, csi: str = "") -> Verdict:
+def soak(
+    kube: Kube, pool: Pool, moved: Mapping[str, str], settings: Soak, run: str, say: Say, csi: str = ""
+) -> Verdict:
     """Watch the target pool and the moved workloads for `settings.duration`; stop at the first lasting breach.
 
-    `moved` are workloads as KIND/NAMESPACE/NAME. A finding becomes a breach when it has stood for `rules.GRACE`: a pod
-    that starts is no fault. What cannot be read at all is unmeasured.
+    `moved` are workloads as KIND/NAMESPACE/NAME with the UID that was moved, "" where nobody knows it. A finding
+    becomes a breach when it has stood for `rules.GRACE`: a pod that starts is no fault. What cannot be read at all is
+    unmeasured, and so is a Job that is gone without having been seen complete.
     """
     clock = kube.clock
-    wanted = tuple(moved)
+    look = _Look(kube=kube, pool=pool, moved=moved, run=run, csi=csi, ended=_ended(kube, run))
     patience = max(2 * settings.interval, BLIND)
     started = _started(kube, run, patience, say)
     last, looks = clock.now(), 0
@@ -50,7 +55,7 @@ def soak(kube: Kube, pool: Pool, moved: Iterable[str], settings: Soak, run: str,
             raise Refused(f"run {run}", leases.lost(), remedy="see who runs now: poolshift status")
         now = clock.now()
         try:
-            seen = list(_look(kube, pool, wanted, started, csi))
+            seen = list(look.findings(started))
         except Unreachable as error:
             say(f"soak: cannot see the cluster ({error.observed})")
             if now - last > patience:
@@ -61,25 +66,59 @@ def soak(kube: Kube, pool: Pool, moved: Iterable[str], settings: Soak, run: str,
         last, looks = now, looks + 1
         standing = {key: standing.get(key, now) for f in seen if (key := (f.code, f.object))}
         breaches = [f for f in seen if now - standing[(f.code, f.object)] >= rules.GRACE]
-        unread = [f for f in breaches if f.code == rules.UNREAD]
+        unknown = [f for f in breaches if f.code in rules.UNKNOWN]
         if breaches:
             records.write_note(kube, run, _NOTE, {})
-            outcome = Outcome.UNMEASURED if len(unread) == len(breaches) else Outcome.FAIL
+            outcome = Outcome.UNMEASURED if len(unknown) == len(breaches) else Outcome.FAIL
             return _verdict(outcome, now - started, settings, breaches[0].wording(), breaches)
         records.write_note(kube, run, _NOTE, {"started": rfc3339(started), "last": rfc3339(now)})
         if now - started >= settings.duration and not seen:
-            what = f"{looks} looks, {len(wanted)} workloads at full strength, nothing Pending"
+            what = f"{looks} looks, {len(moved)} workloads at full strength, nothing Pending"
             return _verdict(Outcome.PASS, now - started, settings, what)
         well = "all well" if not seen else seen[0].fact()
         say(f"soak: {span(now - started)} of {span(settings.duration)}, {well}")
-        pause = min(settings.interval, settings.duration) if not seen else min(settings.interval, rules.GRACE)
+        pause = min(settings.interval, look.soon, settings.duration if not seen else rules.GRACE)
         clock.sleep(max(1.0, pause.total_seconds()))
 
 
-def _look(kube: Kube, pool: Pool, wanted: Iterable[str], started: datetime, csi: str) -> Iterable[Finding]:
-    pending = list(kube.list("/api/v1/pods", {"fieldSelector": "status.phase=Pending"}))
-    yield from rules.breaches(_workloads(kube, wanted), pending, pool.node_selector, started)
-    yield from (f for f in readiness.look(kube, pool, csi).findings if f.level is Level.BLOCK)
+@dataclass(kw_only=True)
+class _Look:
+    """What one look at the cluster finds. `soon`: how long the next one may be put off at most."""
+
+    kube: Kube
+    pool: Pool
+    moved: Mapping[str, str]
+    run: str
+    csi: str
+    ended: set[str]
+    soon: timedelta = timedelta.max
+
+    def findings(self, started: datetime) -> Iterable[Finding]:
+        pending = list(self.kube.list("/api/v1/pods", {"fieldSelector": "status.phase=Pending"}))
+        seen = {name: _workload(self.kube, name, ended=name in self.ended) for name in self.moved}
+        self._see_ends(seen)
+        yield from rules.breaches(seen, pending, self.pool.node_selector, started)
+        yield from (f for f in readiness.look(self.kube, self.pool, self.csi).findings if f.level is Level.BLOCK)
+
+    def _see_ends(self, seen: Mapping[str, rules.Seen]) -> None:
+        """Note which of the very Jobs that were moved are complete, before anything takes them away."""
+        jobs = {
+            name: found.obj
+            for name, found in seen.items()
+            if name.startswith("Job/") and found.obj and found.obj["metadata"].get("uid") == self.moved[name]
+        }
+        fresh = {name for name, job in jobs.items() if rules.is_complete(job)} - self.ended
+        if fresh:
+            self.ended |= fresh
+            records.write_note(self.kube, self.run, _ENDED, sorted(self.ended))
+        self.soon = min(filter(None, map(rules.time_to_see, jobs.values())), default=timedelta.max)
+
+
+def _ended(kube: Kube, run: str) -> set[str]:
+    """Whose end an earlier look of this run has seen."""
+    found = records.read(kube, run)
+    noted = found.notes.get(_ENDED) if found else None
+    return {str(name) for name in noted} if isinstance(noted, list) else set()
 
 
 def _started(kube: Kube, run: str, patience: timedelta, say: Say) -> datetime:
@@ -96,11 +135,7 @@ def _started(kube: Kube, run: str, patience: timedelta, say: Say) -> datetime:
     return now
 
 
-def _workloads(kube: Kube, wanted: Iterable[str]) -> dict[str, rules.Seen]:
-    return {name: _workload(kube, name) for name in wanted}
-
-
-def _workload(kube: Kube, name: str) -> rules.Seen:
+def _workload(kube: Kube, name: str, *, ended: bool) -> rules.Seen:
     """The object, and for gangs of a custom kind its pods, since only they say whether it runs."""
     kind, namespace, own = name.split("/", 2)
     if kind in _PATHS:
@@ -113,7 +148,7 @@ def _workload(kube: Kube, name: str) -> rules.Seen:
             return rules.Seen(obj=obj, known=True)
         pods = _pods_of(kube, namespace, row.pod_label, own)
         return rules.Seen(obj=obj, known=bool(row.pod_label), stopped=row.read_switch(obj), pods=pods)
-    return rules.Seen(obj=None, known=any(k.kind == kind for k in GANG_KINDS))
+    return rules.Seen(obj=None, known=any(k.kind == kind for k in GANG_KINDS), ended=ended)
 
 
 def _pods_of(kube: Kube, namespace: str, label: str, name: str) -> tuple[dict[str, Any], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,8 @@ from infra.model.verdict import Finding, Level
 
 GRACE = timedelta(minutes=2)  # an image pull or a rolling update may take this long without being a breach
 UNREAD = "workload-unread"
+END_UNSEEN = "workload-end-unseen"
+UNKNOWN = frozenset({UNREAD, END_UNSEEN})  # findings that say that nobody can tell, not that something is broken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,11 +20,12 @@ class Seen:
     """One moved workload as it is now.
 
     `known`: its kind is one whose strength can be told; `stopped` its suspend switch, `pods` its pods, both for gangs
-    of a custom kind.
+    of a custom kind. `ended`: the very object that was moved (by UID) was seen complete after that.
     """
 
     obj: Mapping[str, Any] | None
     known: bool
+    ended: bool = False
     stopped: object = None
     pods: Sequence[Mapping[str, Any]] = ()
 
@@ -49,6 +52,14 @@ def _strength(name: str, seen: Seen) -> Iterable[Finding]:
         yield _finding(
             UNREAD, name, f"kind {kind} is not one whose strength can be told", "a kind that poolshift knows"
         )
+    elif seen.obj is None and seen.ended:
+        return
+    elif seen.obj is None and kind == "Job":
+        yield replace(
+            _finding(END_UNSEEN, name, "no longer exists, and was not seen complete", "the Job, or a look at its end"),
+            remedy="see by what it has written whether it completed. If not: create it again; if it did: the source is "
+            "yours to delete, this run cannot vouch for it. Next time: a longer ttlSecondsAfterFinished",
+        )
     elif seen.obj is None:
         yield _finding("workload-gone", name, "no longer exists", "the workload that was moved, or its end")
     elif kind == "Job" and not seen.pods:
@@ -59,10 +70,22 @@ def _strength(name: str, seen: Seen) -> Iterable[Finding]:
         yield from _replicas(name, seen.obj)
 
 
+def is_complete(job: Mapping[str, Any]) -> bool:
+    """Has a Job succeeded as a whole?"""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Complete" and c.get("status") == "True" for c in conditions)
+
+
+def time_to_see(job: Mapping[str, Any]) -> timedelta | None:
+    """How soon a Job that is still there has to be looked at again for its end not to be missed; None: at any time."""
+    seconds = (job.get("spec") or {}).get("ttlSecondsAfterFinished")
+    return None if seconds is None or is_complete(job) else timedelta(seconds=seconds) / 2
+
+
 def _job(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-    if conditions.get("Complete") == "True":
+    if is_complete(obj):
         return
     if conditions.get("Failed") == "True":
         yield _finding("job-failed", name, "condition Failed", "running or complete")

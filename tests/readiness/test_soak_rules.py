@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.rules.soak import UNREAD, Seen, breaches
+from tasks.rules.soak import END_UNSEEN, UNREAD, Seen, breaches
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -49,6 +49,11 @@ def test_a_kind_whose_strength_cannot_be_told_is_never_called_well() -> None:
 
 def test_a_workload_that_is_gone_is_a_breach() -> None:
     assert codes("StatefulSet/a/b", Seen(obj=None, known=True)) == ["workload-gone"]
+
+
+def test_a_job_that_is_gone_is_done_where_its_end_was_seen_and_unknown_without() -> None:
+    assert codes("Job/a/b", Seen(obj=None, known=True, ended=True)) == []
+    assert codes("Job/a/b", Seen(obj=None, known=True)) == [END_UNSEEN]
 
 
 def test_a_gang_of_a_custom_kind_is_judged_by_its_pods() -> None:

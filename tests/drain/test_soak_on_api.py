@@ -1,0 +1,95 @@
+"""Jobs that end, and are taken away, while somebody watches over what was moved."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from infra.kube import records
+from infra.kube.api import MERGE_PATCH
+from infra.model.pools import Pool, PoolState
+from infra.model.spec import Soak
+from infra.model.verdict import Outcome
+from tasks.soak import soak
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+TARGET = {"pool": "new"}
+
+
+@pytest.fixture
+def watch(kube, kubelet, build, fast_clock):
+    """Watches over the Job `train` with this UID; `at` is called at each line of progress, with its number."""
+    kube.clock = fast_clock
+    for name in ("new-1", "new-2"):
+        build.node(name, "new")
+    kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": kube.namespace}})
+    records.create(kube, "r1", "migration", "{}")
+    pool = Pool(
+        kind="external",
+        name="new",
+        identity="new",
+        state=PoolState.ACTIVE,
+        machine_type="a2-highgpu-8g",
+        nodes=2,
+        node_selector=TARGET,
+    )
+    settings = Soak(duration=timedelta(minutes=5), interval=timedelta(minutes=1))
+
+    def begin(uid, at=lambda number: None):
+        lines = []
+
+        def say(line):
+            lines.append(line)
+            at(len(lines))
+
+        return soak(kube, pool, {"Job/default/train": uid}, settings, "r1", say)
+
+    return begin
+
+
+@pytest.fixture
+def job(kube, watch):
+    """The Job, running whole; its UID."""
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    body = {"metadata": {"name": "train"}, "spec": {"template": template}}
+    return kube.request("POST", JOBS, body=body)["metadata"]["uid"]
+
+
+def end(kube):
+    """Its pod succeeds."""
+    pods = list(kube.list("/api/v1/namespaces/default/pods", {"labelSelector": "batch.kubernetes.io/job-name=train"}))
+    for pod in pods:
+        status = {"phase": "Succeeded", "conditions": []}
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/status"
+        kube.request("PATCH", path, body={"status": status}, content_type=MERGE_PATCH)
+
+
+def test_a_job_that_was_seen_complete_may_be_gone(kube, watch, job):
+    def at(number):
+        if number == 1:
+            end(kube)
+        elif "soak-ended" in records.read(kube, "r1").notes:
+            kube.delete(f"{JOBS}/train")
+
+    verdict = watch(job, at)
+    assert verdict.outcome is Outcome.PASS, verdict.findings
+    assert kube.get(f"{JOBS}/train") is None
+
+    again = watch(job)  # of another process, later: what was seen is in the run's record
+    assert again.outcome is Outcome.PASS, again
+
+
+@pytest.mark.parametrize("seen", ["gone before anybody looked", "another of its name was complete"])
+def test_a_job_whose_own_end_nobody_saw_is_unknown(kube, watch, job, seen):
+    def at(number):
+        if number == 1 and seen != "gone before anybody looked":
+            end(kube)
+        elif number == 3 or seen == "gone before anybody looked":
+            kube.delete(f"{JOBS}/train")
+
+    verdict = watch("of another job" if seen != "gone before anybody looked" else job, at)
+
+    assert verdict.outcome is Outcome.UNMEASURED, verdict
+    assert "was not seen complete" in verdict.reason
+    assert "create it again" in verdict.findings[0].remedy
