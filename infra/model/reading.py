@@ -232,18 +232,23 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceLine:
-    """A `#  Rank …` line of nccl-tests."""
+    """A `#  Rank …` line of nccl-tests. `bus` is the GPU's PCI address, `group` its communicator."""
 
     rank: int
     host: str
     pid: str
     device: str
     name: str
+    bus: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BandwidthTest:
-    """One run of a collective benchmark (nccl-tests, text or JSON, or a table that looks like it)."""
+    """One run of a collective benchmark (nccl-tests, text or JSON, or a table that looks like it).
+
+    `conflicts`: what its text says in two ways, or in units that are not nccl-tests'.
+    """
 
     format: str = "nccl-tests"
     op: str | None = None
@@ -260,6 +265,7 @@ class BandwidthTest:
     concluded: int = 0
     errors: tuple[str, ...] = ()
     reduced_max_bytes: int | None = None
+    conflicts: tuple[str, ...] = ()
     version: str | None = None
     nccl_version: str | None = None
     complete: bool = False

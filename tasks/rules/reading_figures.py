@@ -13,6 +13,7 @@ from infra.model.verdict import Outcome, Verdict, worst
 from tasks.rules import bandwidth, hardware
 from tasks.rules.payload_verdict import ended
 from tasks.rules.probe_verdict import no_pass
+from tasks.rules.table_doubts import other_gpus
 from tasks.rules.tests_verdict import announced_sizes, sweep_of_test
 from tasks.rules.wording import and_more, size
 
@@ -70,6 +71,8 @@ def _figures_of(test: BandwidthTest, fabric: Fabric | None, nodes: int | None) -
     per_host = Counter(d.host for d in test.devices)
     if len(set(per_host.values())) > 1:
         return [_unmeasured(bandwidth.FLOOR, f"ranks are not spread evenly over the hosts: {dict(per_host)}")]
+    if other := other_gpus(test, fabric):
+        return [_unmeasured(bandwidth.FLOOR, other)]
     strange = sorted({r.size_bytes for r in test.rows} - set(sizes))
     if strange:
         return [_unmeasured(bandwidth.FLOOR, f"rows of sizes that the parameter line does not announce: {strange[:4]}")]

@@ -12,6 +12,7 @@ from infra.model.reading import BandwidthTest, NcclTests, Row
 from infra.model.verdict import Finding, Level
 from tasks.rules.bandwidth import SMALLEST_JUDGED, UNNAMED
 from tasks.rules.reading_verdict import Answer
+from tasks.rules.table_doubts import doubt_of
 
 # nccl-tests' names -> the names of the fabric table
 COLLECTIVES = {
@@ -288,6 +289,16 @@ def _test_findings(test: BandwidthTest, *, independent: bool | None, corruption:
                 remedy="Run it again; if they differ again, look for what else used the network meanwhile",
             )
         )
+    if test.format == "nccl-tests" and (doubt := doubt_of(test)):
+        found.append(
+            Finding(
+                level=Level.WARN,
+                code="not-one-run",
+                object="nccl-tests",
+                observed=doubt,
+                remedy="Give the output of one run as it was printed, of 20 iterations or more",
+            )
+        )
     if test.reduced_max_bytes:
         found.append(
             Finding(
@@ -306,7 +317,7 @@ def _test_verdict(test: BandwidthTest, findings: tuple[Finding, ...], *, multino
         return "failed"
     if "single-rank-runs" in codes:
         return "invalid"
-    if codes & {"bandwidth-collapse", "in-place-behind"}:
+    if codes & {"bandwidth-collapse", "in-place-behind", "not-one-run"}:
         return "suspicious"
     if multinode is False and test.complete:
         return "not-applicable"

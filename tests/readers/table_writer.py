@@ -50,7 +50,7 @@ def write_table(table: Table) -> bytes:
         status = "FAILED" if table.wrong else "OK"
         text += [
             f"# Out of bounds values : {table.wrong * table.rows} {status}",
-            "# Avg bus bandwidth    : 427.1",
+            f"# Avg bus bandwidth    : {_average(table):.1f}",
             "#",
         ] * copies
         text += [f"# Collective test concluded: {table.op}_perf"] * (copies if table.markers else 0)
@@ -67,11 +67,17 @@ def _header(table: Table, copy: int) -> list[str]:
         "# Using devices",
         *(
             f"#  Rank {rank:2d} Group  0 Pid {7000 + rank + 100 * copy:6d} on     node-{rank // per_host + 1} device "
-            f"{rank % per_host:2d} [0000:53:00] NVIDIA H200"
+            f"{rank % per_host:2d} [0000:{0x53 + rank % per_host:02x}:00] NVIDIA H200"
             for rank in range(table.ranks)
         ),
         "#",
     ]
+
+
+def _average(table: Table) -> float:
+    """Of the rows that are printed, as nccl-tests does it."""
+    shown = list(_CURVE.values())[: table.rows]
+    return round(table.factor * sum(shown) / len(shown), 4) if table.ranks > 1 else 0.0
 
 
 def _captions(layout: str) -> list[str]:

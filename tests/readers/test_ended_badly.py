@@ -57,7 +57,7 @@ def read(data: bytes, machine: str = "p5en.48xlarge") -> JudgeResult:
 
 
 def test_without_a_bad_end_all_three_are_well() -> None:
-    assert read(SWEEP).outcome is read(TABLE, "p5.48xlarge").outcome is Outcome.PASS
+    assert read(SWEEP).outcome is read(TABLE, "p5en.48xlarge").outcome is Outcome.PASS
     assert read(LOG).verdict == "healthy"
 
 
@@ -67,7 +67,7 @@ def test_a_process_that_died_fails_a_table_a_sweep_and_a_log(line: str) -> None:
     middle = SWEEP.replace(
         b'{"poolshift":"all-reduce","event":"end"', said + b'{"poolshift":"all-reduce","event":"end"'
     )
-    for found in (read(TABLE + said, "p5.48xlarge"), read(SWEEP + said), read(middle), read(LOG + said)):
+    for found in (read(TABLE + said, "p5en.48xlarge"), read(SWEEP + said), read(middle), read(LOG + said)):
         assert (found.outcome, found.verdict) == (Outcome.FAIL, "failed")
         assert any(f.remedy for f in found.findings)
 

@@ -19,12 +19,12 @@ from tasks.rules.probe_verdict import Setting, answer_nccl_tests
 
 CLASSIC = Table(markers=False)  # before nccl-tests 2.16.3: no line names the collective
 GOOD = write_table(Table())
-PAYLOAD = write(Job(gpus=8, channels=2, rounds=2, nics=32))
+PAYLOAD = write(Job(gpus=8, channels=2, rounds=2, nics=16))
 ABORTED = b"".join(GOOD.partition(b"# Using devices\n")[:2]) + b"node-2: Test NCCL failure common.cu:1005 'unhandled'\n"
 
 
 def read(data: bytes | str) -> JudgeResult:
-    return judge(from_text(data), machine_type="p5.48xlarge", nodes=2)
+    return judge(from_text(data), machine_type="p5en.48xlarge", nodes=2)
 
 
 def document(busbw: float = 479.0, wrong: int = 0) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_a_table_beside_a_version_line_of_nccl_lacks_nothing_of_a_log() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e400", "4.2.7.1", "9" * 400, "9" * 4000], ids=lambda n: n[:7])
-@pytest.mark.parametrize("place", ["8589934592", "33624.5", "255.47", "479.00", "   0\n", "427.1"])
+@pytest.mark.parametrize("place", ["8589934592", "33624.5", "255.47", "479.00", "   0\n", "427.0"])
 def test_a_number_that_is_none_makes_the_run_incomplete(place: str, number: str) -> None:
     found = read(GOOD.decode().replace(place, number + "\n" if place.endswith("\n") else number))
     assert found.outcome is Outcome.UNMEASURED
@@ -171,8 +171,8 @@ def test_a_start_line_that_announces_anything_is_unmeasured_at_once(start: str) 
     assert found.lines()
 
 
-LOG = write(Job(fabric="efa", version="2.27.7", nodes=2, gpus=8, channels=32, nics=32, payload=False))
-SETTING = Setting(nodes=("node-1", "node-2"), gpus=8, fabric=fabric_of("p5.48xlarge"))
+LOG = write(Job(fabric="efa", version="2.27.7", nodes=2, gpus=8, channels=32, nics=16, payload=False))
+SETTING = Setting(nodes=("node-1", "node-2"), gpus=8, fabric=fabric_of("p5en.48xlarge"))
 SIZES = [(256 << 20) << n for n in range(6)]
 
 
@@ -190,7 +190,7 @@ def test_the_gate_takes_a_good_table_with_the_lines_of_every_rank() -> None:
     [
         GOOD.replace(b"      0\n", b"   4096\n"),
         GOOD.replace(b"values : 0 OK", b"values : 6 FAILED"),
-        GOOD.replace(b": 427.1", b": 427.1 FAILED"),
+        GOOD.replace(b": 427.0", b": 427.0 FAILED"),
         GOOD + b"node-2: Test NCCL failure common.cu:1005 'unhandled'\n",
         GOOD + b"mpirun noticed that process rank 3 with PID 0 on node node-2 exited on signal 11.\n",
         GOOD + ABORTED,

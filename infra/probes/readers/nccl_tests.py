@@ -10,7 +10,14 @@ import re
 
 from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
 from infra.probes.readers.nccl_prefix import HEAD
-from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE, number, parse_lookalike, parse_row, unpacked_version
+from infra.probes.readers.nccl_tests_rows import (
+    ELEMENT_TYPE,
+    number,
+    parse_lookalike,
+    parse_row,
+    short_host,
+    unpacked_version,
+)
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
 _MARKS = re.compile(
@@ -24,7 +31,8 @@ _OP = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b"
 )
 _DEVICE = re.compile(
-    r"#?\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+(?P<device>\d+)\s+\[\S+\]\s*(?P<name>.*)$"
+    r"#?\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+device\s+(?P<device>\d+)\s+\[(?P<bus>\S+)\]\s*"
+    r"(?P<name>.*)$"
 )
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(?P<count>\d+)\s*(?P<status>OK|FAILED)?")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(?P<value>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<status>OK|FAILED)?\s*$")
@@ -39,6 +47,9 @@ _UNMARKED = re.compile(
     r"^(?:.*[\s>:|\])])?(?P<text>nThread \d+ nGpus \d|Rank +\d+ +(?:Group +\d+ +)?Pid +\d+ on |size +count +type )"
 )
 _WORLD = re.compile(r"#.*\b(?:world_size|nranks|ranks)\s*[=:]\s*(\d+)")
+_UNITS_LINE = re.compile(r"\(B\)\s+\(elements\)")  # below the captions
+_UNIT = re.compile(r"\(([^()\s]+)\)")
+_UNITS = {"(B)", "(elements)", "(us)", "(GB/s)", "(%)"}
 _MAX_ROWS = 20_000
 _MAX_TESTS = 1_000
 
@@ -61,6 +72,7 @@ class _Test:
         self.concluded = 0
         self.errors: list[str] = []
         self.reduced: int | None = None
+        self.conflicts: dict[str, None] = {}
         self.captions: tuple[str, ...] = ()
         self.world: int | None = None
         self.ended = False
@@ -88,6 +100,7 @@ class _Test:
             concluded=self.concluded,
             errors=tuple(self.errors),
             reduced_max_bytes=self.reduced,
+            conflicts=tuple(self.conflicts),
             version=version,
             nccl_version=nccl_version,
             complete=bool(self.averages or self.concluded),
@@ -173,6 +186,8 @@ class NcclTestsReader:
             current = self.tests[-1]
             if "Collective test concluded" in text:
                 current.op = current.op or op[1]
+                if current.op != op[1]:
+                    current.conflicts[f"{current.op}_perf begins and {op[1]}_perf ends"] = None
             elif current.rows or current.closed:
                 self.pending_op = op[1]
             else:
@@ -200,6 +215,10 @@ class NcclTestsReader:
             self._footer(text)
         elif "busbw" in text.lower():
             self._captions(text)
+        elif _UNITS_LINE.search(text):
+            strange = sorted({f"({unit})" for unit in _UNIT.findall(text)} - _UNITS)
+            if strange:
+                current.conflicts[f"figures in {' '.join(strange)}"] = None
         else:
             reduced = _REDUCED.search(text)
             if reduced:
@@ -217,10 +236,12 @@ class NcclTestsReader:
             current.devices.append(
                 DeviceLine(
                     rank=int(match["rank"]),
-                    host=match["host"],
+                    host=short_host(match["host"]),
                     pid=match["pid"],
                     device=match["device"],
                     name=match["name"].strip(),
+                    bus=match["bus"],
+                    group=match["group"] or "",
                 )
             )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from infra.model.measurement import LARGEST, whole
 from infra.model.reading import BandwidthTest, DeviceLine, Kind, NcclTests, Row, ToolReading
+from infra.probes.readers.nccl_tests_rows import short_host
 
 MAX_DOCUMENTS = 1_000
 _SIGNATURE = re.compile(r'"(?:out_of_place|average_bus_bandwidth|out_of_bounds)"\s*:')
@@ -88,7 +89,7 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
         headers=1,
         devices=tuple(devices),
         ranks=len(ranks) if ranks == set(range(len(ranks))) and ranks else None,
-        parameters=_parameters(config) if isinstance(config, Mapping) else {},
+        parameters=_parameters(config if isinstance(config, Mapping) else {}, raw),
         out_of_bounds=() if out_of_bounds is None else (out_of_bounds,),
         out_of_bounds_status=_status(bounds),
         averages_gb_s=() if value is None else (value,),
@@ -136,14 +137,16 @@ def _device(raw: Any) -> DeviceLine | None:
         return None
     return DeviceLine(
         rank=rank,
-        host=str(host).split(".", 1)[0],  # as the text has it: two full names may be of one host
+        host=short_host(str(host)),
         pid=str(raw.get("pid", "")),
         device=str(raw.get("device", "")),
         name=str(raw.get("device_name") or raw.get("name") or ""),
+        group=str(raw.get("group", "")),
+        bus=next((str(v) for k, v in raw.items() if "bus" in k.lower() or k.lower() == "pci"), ""),
     )
 
 
-def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
+def _parameters(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The sweep's limits in the words of the text header, where this version names them."""
     names = {k.lower().replace("_", ""): v for k, v in config.items()}
     found = {}
@@ -155,6 +158,13 @@ def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
         found["step"] = f"{factor}(factor)"
     elif whole(names.get("stepbytes")):
         found["step"] = f"{names['stepbytes']}(bytes)"
+    done = [n for row in rows if (n := whole(row.get("actual_iterations"))) is not None]
+    done += [n for key in ("iters", "iterations", "numiters") if (n := whole(names.get(key))) is not None]
+    if done:
+        found["iters"] = str(min(done))
+    checked = next((names[key] for key in ("validation", "datacheck", "check") if key in names), None)
+    if str(checked).lower() in {"0", "false"}:
+        found["validation"] = "0"
     return found
 
 

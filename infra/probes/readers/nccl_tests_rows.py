@@ -141,3 +141,8 @@ def _named(values: dict[str, float | None], pattern: str) -> float | None:
 def unpacked_version(number: int) -> str:
     """22809 is 2.28.9."""
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def short_host(name: str) -> str:
+    """A host's name up to its first dot, as nccl-tests prints it: two full names may be of one host."""
+    return name if re.fullmatch(r"[\d.]+", name) else name.split(".", 1)[0]

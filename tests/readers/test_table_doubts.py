@@ -1,0 +1,112 @@
+"""Tables of nccl-tests that can be read to the last row, and are not one measurement of this pool's network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from table_writer import Table, write_table
+
+from infra.model.verdict import Outcome
+from infra.probes.readers.lines import from_text
+from tasks.judge import JudgeResult, judge
+
+GOOD = write_table(Table()).decode()
+
+
+def read(text: str, machine: str = "p5en.48xlarge") -> JudgeResult:
+    return judge(from_text(text), machine_type=machine, nodes=2)
+
+
+def rows(change: Callable[[list[str]], list[str]], text: str = GOOD) -> str:
+    """The table with its rows changed, all of them together."""
+    lines = text.splitlines(keepends=True)
+    at = [n for n, line in enumerate(lines) if " float " in line]
+    return "".join([*lines[: at[0]], *change(lines[at[0] : at[-1] + 1]), *lines[at[-1] + 1 :]])
+
+
+DOUBTFUL = {
+    "one iteration": GOOD.replace(" iters: 20", " iters: 1"),
+    "no iteration": GOOD.replace(" iters: 20", " iters: 0"),
+    "sums that nobody was to check": GOOD.replace("validation: 1", "validation: 0"),
+    "milliseconds": GOOD.replace("(us)", "(ms)"),
+    "gigabits": GOOD.replace("(GB/s)", "(Gb/s)"),
+    "another type's elements": GOOD.replace(" float ", "  half "),
+    "no operator": GOOD.replace(" sum ", "none "),
+    "rows in reverse": rows(lambda all_rows: all_rows[::-1]),
+    "an average of other rows": GOOD.replace("427.0", "4.27"),
+    "another collective at the end": GOOD.replace("concluded: all_reduce", "concluded: all_gather"),
+    "two ranks on one GPU": GOOD.replace("[0000:54:00]", "[0000:53:00]"),
+    "two names of one host": GOOD.replace("node-2", "node-1.b").replace("node-1 ", "node-1.a "),
+    "hosts without a name": GOOD.replace("node-2", "localhost").replace("node-1", "127.0.0.1"),
+    "GPUs of two kinds": GOOD.replace("NVIDIA H200", "Tesla T4", 3),
+    "GPUs of another machine": GOOD.replace("NVIDIA H200", "NVIDIA GB200"),
+    "two communicators": GOOD.replace("Group  0", "Group  1", 8),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_a_table_that_is_not_one_measurement_of_this_pool_is_no_pass_and_says_why(name: str) -> None:
+    assert DOUBTFUL[name] != GOOD
+    answer = read(DOUBTFUL[name])
+    assert answer.outcome is Outcome.UNMEASURED
+    assert any(f.remedy for f in answer.findings) or any(v.reason for v in answer.verdicts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("warmup iters: 5", "warmup iters: 0"),
+        GOOD.replace("agg iters: 1", "agg iters: 10"),
+        GOOD.replace(" sum ", " avg "),
+        GOOD.replace("nccl-headers=22809", "nccl-headers=22805"),
+        GOOD.replace("NVIDIA H200", "NVIDIA H200 141GB HBM3e"),
+        rows(lambda all_rows: all_rows * 2, GOOD),
+    ],
+    ids=["no warm-up", "aggregated", "average", "other headers", "longer name", "two cycles"],
+)
+def test_what_a_good_run_may_say_too_changes_nothing(text: str) -> None:
+    assert read(text).outcome is Outcome.PASS
+
+
+def document(**changes: object) -> str:
+    sizes = {256 << 20: 343.0, 512 << 20: 393.0}
+    results = []
+    for count, busbw in sizes.items():
+        side = {"time": count / (busbw / 1.875) / 1e3, "alg_bw": busbw / 1.875, "bus_bw": busbw, "nwrong": 0}
+        row = {"size": count, "count": count // 4, "type": "float", "redop": "sum"}
+        results.append(row | {"out_of_place": side, "in_place": side})
+    return json.dumps(
+        {
+            "args": ["all_reduce_perf"],
+            "config": {"min_bytes": 256 << 20, "max_bytes": 512 << 20, "step_factor": 2},
+            "devices": [
+                {"rank": r, "hostname": f"node-{r // 8}", "pid": r, "device": r % 8, "busid": f"{r % 8}3:00"}
+                for r in range(16)
+            ],
+            "results": results,
+            "out_of_bounds": {"count": 0, "okay": "true"},
+            "average_bus_bandwidth": {"bandwidth": 368.0, "okay": "true"},
+            "errors": [],
+            "end_time": "2026-03-13 22:27:02",
+        }
+        | changes
+    )
+
+
+def test_a_document_is_doubted_for_the_same_reasons() -> None:
+    good = json.loads(document())
+    assert read(document()).outcome is Outcome.PASS
+    changed = [
+        document(config=good["config"] | {"iters": 1}),
+        document(config=good["config"] | {"validation": 0}),
+        document(results=[row | {"actual_iterations": 1} for row in good["results"]]),
+        document(results=[row | {"count": 5} for row in good["results"]]),
+        document(results=good["results"][::-1]),
+        document(average_bus_bandwidth={"bandwidth": 3.68, "okay": "true"}),
+        document(devices=[d | {"hostname": f"node-1.{d['hostname']}"} for d in good["devices"]]),
+        document(devices=[d | {"busid": "13:00"} for d in good["devices"]]),
+        document(devices=[d | {"group": d["rank"] // 8} for d in good["devices"]]),
+    ]
+    assert [read(text).outcome for text in changed] == [Outcome.UNMEASURED] * len(changed)
