@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,17 @@ NEEDED_ELSEWHERE: set[Grant] = {
 def complaint(kube: Kube, kind: str) -> str:
     """What a snapshot says when it may not read a kind: the error's remedy, or its note."""
     try:
-        return read.snapshot(kube).unread[kind].split(" cannot list ")[1]
+        return read.snapshot(kube).unread.get(kind, " cannot list nothing").split(" cannot list ")[1]
     except Forbidden as error:
         return error.remedy.split("add verb ")[1]
+
+
+def until(said: Callable[[], str], words: str) -> str:
+    """What is said once it holds the words; RBAC takes a moment to see a changed role."""
+    deadline = time.monotonic() + 20
+    while words not in (found := said()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 def without(role: dict[str, Any], grant: Grant) -> dict[str, Any]:
@@ -161,14 +170,11 @@ def taken(here: Any, role: str, grant: Grant) -> Iterator[None]:
 
 
 def refusal(kube: Kube, account: Account, resource: str, verb: str) -> str:
-    """What the check before a run says about a permission; RBAC takes a moment to see a changed role."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            access.require(kube, account, only={resource: (verb,)})
-        except Forbidden as error:
-            return error.wording()
-        time.sleep(0.02)
+    """What the check before a run says about a permission."""
+    try:
+        access.require(kube, account, only={resource: (verb,)})
+    except Forbidden as error:
+        return error.wording()
     return "nothing is missed"
 
 
@@ -225,19 +231,24 @@ def test_each_missing_rule_of_the_reading_role_is_named(healthy: Any) -> None:
         "persistentvolumeclaims": "PersistentVolumeClaim",
         "persistentvolumes": "PersistentVolume",
     }
-    for resource, kind in kinds.items():
-        rules = [
-            rule | {"resources": [name for name in rule["resources"] if name != resource] or ["none"]}
-            for rule in role["rules"]
-        ]
+    try:
+        for resource, kind in kinds.items():
+            rules = [
+                rule | {"resources": [name for name in rule["resources"] if name != resource] or ["none"]}
+                for rule in role["rules"]
+            ]
+            healthy.apply(role | {"rules": rules})
+            assert f'"{resource}"' in until(partial(complaint, kube, kind), f'"{resource}"'), resource
+        rules = [rule for rule in role["rules"] if "daemonsets" not in rule["resources"]]
         healthy.apply(role | {"rules": rules})
-        assert f'"{resource}"' in complaint(kube, kind), resource
-    rules = [rule for rule in role["rules"] if "daemonsets" not in rule["resources"]]
-    healthy.apply(role | {"rules": rules})
-    with pytest.raises(Forbidden) as caught:
-        plugins.view(kube, {"eks.amazonaws.com/nodegroup": "gpu-old"})
-    assert 'add verb "list" on resource "daemonsets" in apiGroup "apps"' in caught.value.remedy
-    healthy.apply(role)
+        assert "daemonsets" in until(lambda: complaint(kube, "DaemonSet"), "daemonsets")
+        with pytest.raises(Forbidden) as caught:
+            plugins.view(kube, {"eks.amazonaws.com/nodegroup": "gpu-old"})
+        assert 'add verb "list" on resource "daemonsets" in apiGroup "apps"' in caught.value.remedy
+    finally:
+        healthy.apply(role)
+    for kind in kinds.values():
+        until(partial(complaint, kube, kind), "nothing")
     assert read.snapshot(kube).unread == {}
 
 
@@ -253,7 +264,7 @@ def test_each_missing_rule_is_named_before_a_run_begins(healthy: Any, account: A
                 continue
             asked.append(resource)
             with taken(healthy, role, (group, resource, verb)):
-                said = refusal(kube, account, resource, verb)
+                said = until(partial(refusal, kube, account, resource, verb), "may not")
             assert f"this account may not {verb} {resource}" in said
             assert f'add verb "{verb}" on resource "{resource}" in apiGroup "{group}"' in said
     assert {"nodes", "pods", "jobs", "leases", "pods/log"} <= set(asked)
