@@ -21,6 +21,7 @@ CHECK = "step-time"
 MIN_STEPS = 10
 STALL = 2.0  # a step that takes this many medians stood still
 RESAMPLES = 2000
+DIFFERENT = 0.5  # of the steps must differ from each other: times are printed to the microsecond
 LEAST_WORTH = 3.0  # independent steps that a side's steps must be worth
 MOST_ALIKE = 0.95  # above, neighbouring steps say next to nothing that the one before did not
 LEAST_RATIO = 0.02  # the fabric is worth 2 to 20 times; a step that takes a fiftieth computed something else
@@ -91,7 +92,8 @@ def judge(source: Steps | None, target: Steps | None, *, limit: float, confidenc
     """
     statistic = f"ratio of median steps, target over source, {confidence:.0%} bootstrap interval"
     bound = f"at most {limit:g}"
-    reason = _unusable("source", source) or _unusable("target", target)
+    reason = "" if math.isfinite(limit) and limit > 0 else f"the limit {limit:g} is none"
+    reason = reason or _unusable("source", source) or _unusable("target", target)
     if not reason and source is not None and target is not None:
         reason = _unlike(source, target) or _drifting("source", source) or _drifting("target", target)
     if reason or source is None or target is None:
@@ -134,10 +136,17 @@ def _unusable(side: str, steps: Steps | None) -> str:
         return f"no training steps of the {side} pool"
     if not steps.complete:
         return f"the {side}'s run has no end, or lost lines: it was cut"
-    if steps.announced is not None and steps.announced != len(steps.seconds):
-        return f"the {side}'s run announced {steps.announced} steps and shows {len(steps.seconds)}"
+    if steps.announced != len(steps.seconds):
+        return f"the {side}'s run announced {steps.announced or 'no'} steps and shows {len(steps.seconds)}"
+    if steps.warmup < 1:
+        return f"the {side}'s run had no warm-up: its first steps, which are slow for other reasons, would count"
     if len(steps.seconds) < MIN_STEPS:
         return f"the {side}'s run has {len(steps.seconds)} steps after warm-up, expected at least {MIN_STEPS}"
+    if len(different := set(steps.seconds)) < DIFFERENT * len(steps.seconds):
+        return (
+            f"the {side}'s {len(steps.seconds)} steps have {len(different)} different times: no clock measures so, or "
+            f"steps are shown more than once"
+        )
     if not steps.ranks or not steps.hosts or not steps.workload:
         return f"the {side}'s run does not say what it ran on how many ranks and nodes"
     return ""
@@ -161,6 +170,10 @@ def _unlike(source: Steps, target: Steps) -> str:
         return f"not comparable: {source.ranks} ranks on the source, {target.ranks} on the target"
     if source.hosts != target.hosts:
         return f"not comparable: {source.hosts} nodes on the source, {target.hosts} on the target"
+    if source.warmup != target.warmup:
+        return f"not comparable: {source.warmup} steps of warm-up on the source, {target.warmup} on the target"
+    if sorted(source.seconds) == sorted(target.seconds):
+        return "not comparable: both sides show the very same times, which is one measurement shown twice"
     left, right = source.workload or {}, target.workload or {}
     differ = sorted(k for k in {*left, *right} if left.get(k) != right.get(k))
     return f"not comparable: the two runs differ in {', '.join(differ)}" if differ else ""

@@ -78,7 +78,13 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
             "evidence": transport.evidence,
         },
     }
-    return ProbeAnswer(record=record, verdicts=(verdict,), versions=versions_of(reading))
+    return ProbeAnswer(record=record, verdicts=_well_ended(reading, verdict), versions=versions_of(reading))
+
+
+def _well_ended(reading: Reading, *verdicts: Verdict) -> tuple[Verdict, ...]:
+    """Whatever a program printed before it died, or before its log was cut, proves nothing."""
+    end = bad_end(reading)
+    return tuple(no_pass(v, end.wording()) for v in verdicts) if end else verdicts
 
 
 def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mapping[int, float]) -> ProbeAnswer:
@@ -89,7 +95,9 @@ def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mappi
     if reason := _elsewhere(payload, setting):
         verdicts = tuple(no_pass(v, reason) for v in verdicts)
     return ProbeAnswer(
-        record={**sweep.to_dict(), "gpus_per_node": setting.gpus}, verdicts=verdicts, versions=versions_of(reading)
+        record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
+        verdicts=_well_ended(reading, *verdicts),
+        versions=versions_of(reading),
     )
 
 
@@ -145,8 +153,8 @@ def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:
     payload = reading.payload or PayloadEvents()
     starts = payload.starts.get("train-step", ())
     start = starts[0] if len(starts) == 1 else {}
-    steps = steps_of(start, payload.steps_seen, payload.steps_seconds, complete=ended(payload))
-    return steps, versions_of(reading)
+    whole = ended(payload) and bad_end(reading) is None
+    return steps_of(start, payload.steps_seen, payload.steps_seconds, complete=whole), versions_of(reading)
 
 
 def answer_devices(reading: Reading, setting: Setting) -> ProbeAnswer:
@@ -155,6 +163,7 @@ def answer_devices(reading: Reading, setting: Setting) -> ProbeAnswer:
     verdict = hardware.judge_reports(payload.devices, setting.nodes, setting.fabric)
     if payload.broken:
         verdict = no_pass(verdict, f"{payload.broken} lines of the reports are damaged")
+    (verdict,) = _well_ended(reading, verdict)
     reports = {str(d.get("node")): d for d in payload.devices}
     record = {"devices": {node: _short(report) for node, report in sorted(reports.items())}}
     return ProbeAnswer(record=record, verdicts=(verdict,), versions={})
@@ -183,11 +192,18 @@ def _moved_bytes(reading: Reading | None) -> float | None:
 
 
 def client_of(node: str, reading: Reading) -> ClientIo:
-    """One node's fio output; a figure that it lacks stays None. Cached, impossible or short ones make it incomplete."""
+    """One node's fio output; a figure that it lacks stays None.
+
+    Cached, impossible or short ones make it incomplete, and so does a local disk.
+    """
     tool = reading.tool if reading.tool is not None and reading.tool.tool == "fio" else None
     figures = tool.figures if tool else {}
     trusted = tool is not None and tool.complete is True and not tool.suspicious and figures.get("direct") is True
-    trusted = trusted and not any(figures.get(f"{side}_short_ios") for side in ("read", "write"))
+    trusted = trusted and not any(
+        figures.get(f"{s}_{lost}_ios") for s in ("read", "write") for lost in ("short", "drop")
+    )
+    # A shared file system has no block device on its clients; where fio shows one, the mount is not there.
+    trusted = trusted and not figures.get("local_disks") and bad_end(reading) is None
     listed = figures.get("errors") or ()
     return ClientIo(
         node=node,

@@ -53,6 +53,30 @@ def test_a_step_of_another_order_of_magnitude_is_no_gain_but_other_work():
     assert "implausible" in verdict.reason
 
 
+REPLAYED = {
+    "one time for all": (steps([12.36] * 40), steps([6.07] * 40)),
+    "a block shown three times": (SLOW, steps(around(6.07, 13, seed=2) * 3)),
+    "two times": (SLOW, steps([6.0, 6.1] * 20)),
+    "the same output twice": (SLOW, SLOW),
+    "the same output in another order": (SLOW, replace(SLOW, seconds=SLOW.seconds[::-1])),
+    "without warm-up": (replace(SLOW, warmup=0), replace(FAST, warmup=0)),
+    "another warm-up": (replace(SLOW, warmup=1), FAST),
+    "no number of steps announced": (SLOW, replace(FAST, announced=None)),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_times_that_no_clock_measured_once_on_each_side_are_not_compared(name):
+    verdict = judge(*REPLAYED[name], limit=1.1, confidence=0.95)
+    assert verdict.outcome is Outcome.UNMEASURED
+    assert verdict.reason
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_limit_that_is_none_passes_nobody(limit):
+    assert judge(SLOW, FAST, limit=limit, confidence=0.95).outcome is Outcome.UNMEASURED
+
+
 @pytest.mark.parametrize("lost", ["ranks", "hosts", "workload"])
 def test_two_runs_that_do_not_say_where_they_ran_are_not_compared(lost):
     slow, fast = (replace(side, **{lost: None}) for side in (SLOW, FAST))
@@ -64,7 +88,7 @@ def test_no_gain_is_no_pass():
 
 
 def test_stalls_behind_a_good_median_are_no_pass_and_are_counted():
-    stalled = [6.07] * 36 + [120.0] * 4
+    stalled = around(6.07, 36, seed=2) + around(120.0, 4)
     verdict = judge(SLOW, steps(stalled), limit=0.9, confidence=0.95)
     assert verdict.outcome is Outcome.UNMEASURED
     assert "stand still" in verdict.reason

@@ -57,7 +57,13 @@ def sweep():
 
 def steps(seconds):
     return Steps(
-        seconds=(seconds,) * 40, announced=40, ranks=16, hosts=2, complete=True, workload={"preset": "qwen2.5-14b"}
+        seconds=tuple(seconds * (1 + 0.001 * (n * 7 % 40 - 20) / 20) for n in range(40)),
+        warmup=5,
+        announced=40,
+        ranks=16,
+        hosts=2,
+        complete=True,
+        workload={"preset": "qwen2.5-14b"},
     )
 
 

@@ -256,6 +256,40 @@ def test_fio_that_contradicts_itself_or_was_cut_short_is_no_client(text):
     assert not client_from(text).complete
 
 
+def with_option(name, value):
+    return fio().replace('"direct": "1"', f'"direct": "1", "{name}": "{value}"')
+
+
+NOT_THE_FILE_SYSTEM = {
+    "dropped operations": fio(drop_ios=900),
+    "gigabytes in an operation": fio(total_ios=3),
+    "died afterwards": fio() + "\nKilled\n",
+    "a local disk": fio().replace('"jobs"', '"disk_util": [{"name": "nvme0n1", "util": 99.0}], "jobs"'),
+    "no engine": with_option("ioengine", "null"),
+    "memory": with_option("ioengine", "mmap"),
+    "a device": with_option("filename", "/dev/nvme0n1"),
+    "through the page cache": with_option("buffered", "1"),
+    "zeros": with_option("zero_buffers", ""),
+    "one block again and again": with_option("dedupe_percentage", "100"),
+    "nothing written": with_option("verify_only", ""),
+}
+
+
+@pytest.mark.parametrize("name", NOT_THE_FILE_SYSTEM)
+def test_fio_that_did_not_measure_the_shared_file_system_is_no_client(name):
+    assert not client_from(NOT_THE_FILE_SYSTEM[name]).complete
+
+
+def test_a_full_file_system_is_an_error():
+    assert client_from(fio(before="fio: ENOSPC on laying out file, stopping\n")).errors == 1
+
+
+def test_an_engine_and_an_empty_list_of_disks_are_no_doubt():
+    """Lustre has no block device on its clients."""
+    text = fio().replace('"direct": "1"', '"direct": "1", "ioengine": "libaio", "zero_buffers": "0"')
+    assert client_from(text.replace('"jobs"', '"disk_util": [], "jobs"')).complete
+
+
 def test_rates_of_jobs_that_ran_one_after_another_are_not_added():
     job = {"error": 0, "read": MOVED, "write": MOVED}
     assert client_from(fio(job, job)).read_bytes_s == 20e9

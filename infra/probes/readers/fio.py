@@ -10,6 +10,7 @@ from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.figures import json_objects, number
 
 _SMALLEST_IO = 512  # bytes; a smaller average never reached a block device
+_LARGEST_IO = 1 << 28  # bytes; more than fio is ever told to move in one operation
 _MOST_IOPS = 20e6  # per client; beyond it only a cache answers
 _SHORTEST_MS = 1000  # below, only buffers have answered
 _ROUNDED = 0.1  # runtimes are whole milliseconds, and a group's is that of its longest job
@@ -29,7 +30,10 @@ _JOB = re.compile(r"\(groupid=\d+, jobs=\d+\): err=")
 _JOB2 = re.compile(r"^(?:.*[\s|\]])?(read|write) ?: io=[\d.]+[KMGT]?B, bw=([\d.]+)([KMGT]?)B/s, iops=", re.M)
 _JOB3 = re.compile(r"^(?:.*[\s|\]])?(read|write): IOPS=[\d.]+[kMG]?, BW=([\d.]+)([KMGT]?)iB/s \(", re.M)
 _ERROR = re.compile(r"err=\s*([1-9]\d*)")
-_IO_ERROR = re.compile(r"^fio: (?:io_u error|pid=\d+, err=[1-9]).*$", re.M)
+_IO_ERROR = re.compile(r"^fio: (?:io_u error|pid=\d+, err=[1-9]|ENOSPC).*$", re.M)
+# Options under which no storage is measured, or less of it than the figures say.
+_ENGINES = {"libaio", "io_uring", "sync", "psync", "vsync", "pvsync", "pvsync2", "posixaio", "libcufile"}
+_EMPTY = ("zero_buffers", "dedupe_percentage", "buffer_compress_percentage", "verify_only", "buffered")
 _POWER = {"": 0, "K": 1, "k": 1, "M": 2, "G": 3, "T": 4}
 _PAIR = re.compile(r'"(\w+)"\s*:\s*(-?[\d.]+(?:e[+-]?\d+)?)')
 
@@ -64,6 +68,10 @@ def _read_json(text: str) -> ToolReading:
     options = [d.get("global options") for d in documents] + [
         j.get("job options") for d in documents for j in d["jobs"]
     ]
+    doubts += [doubt for o in options if isinstance(o, dict) if (doubt := _not_storage(o))]
+    disks = [d.get("name") for each in documents for d in each.get("disk_util") or () if isinstance(d, dict)]
+    if disks:
+        figures["local_disks"] = [str(disk) for disk in disks]
     direct = {str(o["direct"]) for o in options if isinstance(o, dict) and "direct" in o}
     figures["direct"] = direct == {"1"} if direct else None
     figures["jobs"] = len(jobs)
@@ -74,6 +82,17 @@ def _read_json(text: str) -> ToolReading:
     complete = complete and not _STOPPED.search(text)
     failed = bool(errors or _IO_ERROR.search(text))
     return _reading(figures, complete=complete, failed=failed, doubt=next(iter(doubts), None))
+
+
+def _not_storage(options: Mapping[str, Any]) -> str | None:
+    """Why a job with these options did not measure a file system."""
+    engine = str(options.get("ioengine", "psync"))
+    if engine not in _ENGINES:
+        return f"ioengine={engine} does no I/O of a file system that could be judged"
+    if str(options.get("filename", "")).startswith("/dev/"):
+        return f"filename={options['filename']} is a device, no file system"
+    told = next((name for name in _EMPTY if name in options and str(options[name]) not in {"0", "false"}), None)
+    return f"with {told} less is moved than the figures say" if told else None
 
 
 def _is_jobs(jobs: object) -> bool:
@@ -103,11 +122,12 @@ def _side(side: str, parts: list[Mapping[str, Any]], *, together: bool = True) -
         ("io_bytes", "io_bytes"),
         ("total_ios", "ios"),
         ("short_ios", "short_ios"),
+        ("drop_ios", "drop_ios"),
     ):
         if not together and key in {"bw_bytes", "iops"}:
             continue
         numbers = [n for p in parts if (n := number(p.get(key))) is not None]
-        if len(numbers) == len(parts):
+        if len(numbers) == len(parts) or (numbers and key in {"short_ios", "drop_ios"}):
             found[f"{side}_{name}"] = sum(numbers)
     runtimes = [n for p in parts if (n := number(p.get("runtime"))) is not None]
     if runtimes:
@@ -191,6 +211,8 @@ def _reading(figures: dict[str, Any], *, complete: bool, failed: bool, doubt: st
             figures.setdefault("bytes_per_io", round(size / ios, 3))
             if size / ios < _SMALLEST_IO:
                 suspicious = "the average I/O is smaller than a sector: a cache answered, not the storage"
+            if size / ios > _LARGEST_IO:
+                suspicious = f"{ios} operations cannot have moved {size} bytes"
         if iops and iops > _MOST_IOPS:
             suspicious = "more operations a second than any client of a file system makes"
     return ToolReading(
