@@ -123,6 +123,8 @@ def rejudged(found: Rejudged, *, as_json: bool) -> None:
     console.say(
         f"{found.outcome.value}: {changed} of {len(found.pairs)} verdicts differ; the run's own stay in the ledger"
     )
+    if found.missing:
+        console.say(f"asked for and not in this run's evidence: {', '.join(found.missing)}")
 
 
 def _now(standing: Standing) -> list[str]:

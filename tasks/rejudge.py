@@ -85,17 +85,18 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejudged:
-    """All of a run's evidence, judged again."""
+    """All of a run's evidence, judged again. `missing`: checks that the spec asks for and of which there is none."""
 
     run: str
     spec_hash: str
     pairs: tuple[Pair, ...]
     simulated: bool
+    missing: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """Of the new verdicts."""
-        return worst(p.now.outcome for p in self.pairs)
+        """Of the new verdicts; what was never measured is no pass under any limits."""
+        return worst([*(p.now.outcome for p in self.pairs), *[Outcome.UNMEASURED] * bool(self.missing)])
 
     @property
     def exit_code(self) -> int:
@@ -111,6 +112,7 @@ class Rejudged:
             "spec_hash": self.spec_hash,
             "simulated": self.simulated,
             "verdicts": [p.to_dict() for p in self.pairs],
+            "missing": list(self.missing),
         }
 
 
@@ -139,11 +141,13 @@ def rejudge(run: str, spec: Spec) -> Rejudged:
             )
         before = _Baseline(ledger, [k for k in kept if k.entry.pool == source])
         pairs = tuple(p for k in mine for p in _again(ledger, k, spec, before))
+        answered = {gate.READINESS} | {p.now.check for p in pairs}  # readiness is seen on the cluster, not printed
         found = Rejudged(
             run=run,
             spec_hash=records.spec_hash(spec.model_dump_json()),
             pairs=pairs,
             simulated=any(k.entry.simulated for k in mine),
+            missing=tuple(check for check in gate.required(spec) if check not in answered),
         )
         at = rfc3339(SystemClock().now())
         ledger.extend((_entry(found, pair, next(k for k in mine if k.seq == pair.entry), at), None) for pair in pairs)

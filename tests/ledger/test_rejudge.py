@@ -28,7 +28,9 @@ from infra.sandbox.fabric.machine import Host, machine_of
 from infra.sandbox.fabric.nccl_log import Job, Member
 from tasks import ledgers
 from tasks.identity import pool_identity
+from tasks.rejudge import Rejudged
 from tasks.rules import hardware, lustre_path
+from tasks.rules.gate import required
 from tasks.rules.probe_verdict import ProbeAnswer, Setting, answer_proof, answer_sweep, rounds_of, sizes_of
 
 EXAMPLE = Path(__file__).parents[2] / "infra" / "examples" / "sandbox-eks.yaml"
@@ -95,6 +97,9 @@ def kept(outputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
+ANSWERED = {"readiness", "transport-proof", "bandwidth-floor", "bandwidth-shape", "plausibility"}
+
+
 def rejudge(where: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     path = where / "spec.yaml"
     path.write_text(yaml.safe_dump(given))
@@ -107,11 +112,20 @@ def outcomes(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def test_the_same_limits_give_the_same_verdicts(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = rejudge(kept, capsys, spec())
+    _, found = rejudge(kept, capsys, spec())
 
-    assert code == 0
     assert set(outcomes(found).values()) == {("pass", "pass")}
     assert not any(v["changed"] for v in found["verdicts"])
+
+
+def test_a_check_that_the_spec_asks_for_and_the_run_never_answered_is_no_pass(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = rejudge(kept, capsys, spec())
+
+    assert (code, found["outcome"]) == (4, "unmeasured")
+    assert found["missing"] == [c for c in required(MigrationSpec.model_validate(spec())) if c not in ANSWERED]
+    assert Rejudged(run="r", spec_hash="s", pairs=(), simulated=True, missing=("devices",)).exit_code == 4
 
 
 def test_a_higher_floor_fails_what_passed_and_both_verdicts_are_in_the_ledger(
@@ -193,14 +207,14 @@ def test_a_revalidation_spec_judges_its_own_pools(kept: Path, capsys: pytest.Cap
     pool = {key: target[key] for key in ("kind", "region", "cluster", "name")}
     given = {"name": "demo-eks", "pools": [pool], "validation": spec()["validation"]}
 
-    assert rejudge(kept, capsys, given)[0] == 0
+    assert set(outcomes(rejudge(kept, capsys, given)[1]).values()) == {("pass", "pass")}
 
 
 def test_entries_of_other_kinds_are_left_alone(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Ledger.open(ledgers.location()) as ledger:
         ledger.append(Entry(at="", kind="approval", run="demo-eks", pool="p", subject="migrate"))
 
-    assert rejudge(kept, capsys, spec())[0] == 0
+    assert set(outcomes(rejudge(kept, capsys, spec())[1]).values()) == {("pass", "pass")}
 
 
 def fio_of(node: str) -> bytes:
