@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from tasks.rules.hardware import EFA_FIXED_GBPS, RATE_SHARE
 from tasks.rules.reading_verdict import Answer
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
+_NO_NIC = re.compile(r"bond|^(?:rxe|siw|eth|lo\b)")
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
 RATED_ITERATIONS = 100  # fewer show the start of a run, not its rate
 RATED_BYTES = 64 << 10  # a smaller message waits for the operation, not for the wire
@@ -275,7 +277,9 @@ def _wrong_rates(figures: Mapping[str, Any], fabric: Fabric) -> tuple[Finding, .
 def _own_ports(figures: Mapping[str, Any], fabric: Fabric) -> list[Mapping[str, Any]]:
     """Ports of the machine type's own kind: an EFA node may have other RDMA devices beside."""
     efa = fabric.kind == "efa"
-    return [port for port in figures.get("devices") or () if bool(port.get("efa")) is efa]
+    ports = [port for port in figures.get("devices") or () if bool(port.get("efa")) is efa]
+    # Neither hardware that is shared (a bond of two), nor one that is none (RDMA over any Ethernet), is a NIC.
+    return [port for port in ports if not _NO_NIC.search(str(port["device"]))]
 
 
 def _own_devices(figures: Mapping[str, Any], fabric: Fabric) -> int:
@@ -330,4 +334,4 @@ def _rated(run: Mapping[str, Any], fabric: Fabric) -> bool:
         return False  # without its title a run in both directions looks like one of twice the rate
     if run.get("loopback") is not False:
         return False
-    return is_efa(device) is (fabric.kind == "efa") and max(rates) <= _most(fabric)
+    return is_efa(device) is (fabric.kind == "efa") and not _NO_NIC.search(device) and max(rates) <= _most(fabric)

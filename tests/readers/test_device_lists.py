@@ -45,10 +45,13 @@ def devinfo(
     )
 
 
+KINDS = {100: "EDR", 200: "HDR", 400: "NDR", 800: "XDR"}
+
+
 def ibstatus(*rates: int) -> str:
     return "".join(
         f"Infiniband device 'mlx5_{n}' port 1 status:\n\tstate:\t\t 4: ACTIVE\n\tphys state:\t 5: LinkUp\n"
-        f"\trate:\t\t {rate} Gb/sec (4X NDR)\n\tlink_layer:\t Ethernet\n\n"
+        f"\trate:\t\t {rate} Gb/sec (4X {KINDS[rate]})\n\tlink_layer:\t Ethernet\n\n"
         for n, rate in enumerate(rates)
     )
 
@@ -177,10 +180,26 @@ LOOP = PERFTEST.replace("10:00:00:02", "10:00:00:01")
         pytest.param(PERFTEST + "Segmentation fault (core dumped)\n", 3, id="died-after"),
         pytest.param(PERFTEST + " Conflicting CPU frequency values detected: 800.0 != 3801.0\n", 0, id="a-warning"),
         pytest.param(PERFTEST.replace("65536", "2    ").replace("391.72", "0.10"), 4, id="two-bytes"),
-        pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "2300.0"), 3, id="mib-slow"),
-        pytest.param(PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "46700.0"), 0, id="mib-at-rate"),
+        pytest.param(
+            PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "2300.0").replace("392.11", "2400.0"),
+            3,
+            id="mib-slow",
+        ),
+        pytest.param(
+            PERFTEST.replace("Gb/sec", "MiB/sec").replace("391.72", "46700.0").replace("392.11", "46800.0"),
+            0,
+            id="mib-at-rate",
+        ),
         pytest.param(PERFTEST.replace("Gb/sec", "MB/sec"), 4, id="a-unit-of-two-meanings"),
         pytest.param(PERFTEST.replace("391.72", "39.1.72"), 4, id="damaged-row"),
+        pytest.param(PERFTEST.replace("391.72", "399.00"), 4, id="a-mean-above-its-peak"),
+        pytest.param(PERFTEST.replace("392.11", "0.00"), 0, id="no-peak-with-D"),
+        pytest.param("$ ib_write_bw -d mlx5_0 --report_gbits 127.0.0.1\n" + PERFTEST, 4, id="to-this-host"),
+        pytest.param("$ ib_write_bw -d mlx5_0 --report_gbits localhost\n" + PERFTEST, 4, id="to-localhost"),
+        pytest.param("$ ib_write_bw -d mlx5_0 --report_gbits 10.0.0.2\n" + PERFTEST, 0, id="to-another-host"),
+        pytest.param(PERFTEST.replace("mlx5_0", "rxe0"), 4, id="no-hardware"),
+        pytest.param(PERFTEST.replace("mlx5_0", "mlx5_bond_0"), 4, id="a-bond-of-two"),
+        pytest.param(PERFTEST + "ethernet_read_keys: Couldn't read remote address\n", 3, id="said-by-a-function"),
         pytest.param(AS_JSON, 4, id="json-which-has-no-addresses"),
         pytest.param(AS_JSON.replace("391.72", "21.3"), 3, id="json-slow"),
     ],
@@ -240,6 +259,10 @@ def devinfo_of(width: str = "\t\t\tactive_width:\t4X (2)\n", physical: str = "LI
     )
 
 
+def indented(text: str) -> str:
+    return "".join(f"    {line}" for line in text.splitlines(keepends=True))
+
+
 WIDTH = "\t\t\tactive_width:\t4X (2)\n"
 RDMA_LINK = "".join(f"link mlx5_{n}/1 state ACTIVE physical_state LINK_UP netdev eth{n}\n" for n in range(8))
 
@@ -259,6 +282,18 @@ RDMA_LINK = "".join(f"link mlx5_{n}/1 state ACTIVE physical_state LINK_UP netdev
         pytest.param(RDMA_LINK, 4, id="rdma link"),
         pytest.param(RDMA_LINK.replace("ACTIVE", "DOWN", 1), 3, id="rdma link with a port down"),
         pytest.param(without(RDMA_LINK, "mlx5_7"), 3, id="rdma link of seven"),
+        pytest.param(without(ibstat_of(), "Physical"), 4, id="no-link-shown"),
+        pytest.param(ibstatus(*[400] * 8), 0, id="ibstatus"),
+        pytest.param(ibstatus(*[400] * 8).replace("Gb/sec", "Mb/sec"), 4, id="another-unit"),
+        pytest.param(
+            ibstatus(*[400] * 8).replace("(4X NDR)", "(1X NDR)", 1), 4, id="a-rate-that-its-lanes-do-not-make"
+        ),
+        pytest.param(without(ibstatus(*[400] * 8), "phys state"), 4, id="ibstatus-without-links"),
+        pytest.param(ibstat_of().replace("CA 'mlx5_4'", "node-2:\nCA 'mlx5_4'"), 4, id="two-hosts"),
+        pytest.param(ibstat_of() + "ibpanic: [7] main: stat of IB device 'mlx5_8' failed\n", 4, id="ended-early"),
+        pytest.param("ibwarn: [1] get_abi_version: is ib_umad loaded?\n" + ibstat_of(), 0, id="a-warning-before"),
+        pytest.param(indented(ibstat_of()), 0, id="indented"),
+        pytest.param(ibstat_of().replace("mlx5_7", "mlx5_bond_0"), 3, id="a-bond-for-a-nic"),
         pytest.param(devinfo_of(physical="POLLING (2)"), 3, id="active-without-a-link-in-devinfo"),
     ],
 )
@@ -266,3 +301,15 @@ def test_a_list_passes_only_with_every_rate_and_every_link_shown(text: str, exit
     found = answer(text)
     assert found.exit_code == exit_code
     assert exit_code != 4 or found.findings or found.missing
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("FI_PROTO_EFA", "FI_PROTO_SOCK_TCP"), ("fabric: efa", "fabric: 10.0.0.0/16")],
+    ids=["another protocol", "another fabric"],
+)
+def test_a_domain_of_efa_that_runs_over_something_else_is_no_device(old: str, new: str) -> None:
+    text = fi_info(range(16))
+    assert answer(text, "p5en.48xlarge").exit_code == 0
+    assert old in text
+    assert answer(text.replace(old, new), "p5en.48xlarge").exit_code == 4

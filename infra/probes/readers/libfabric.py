@@ -41,6 +41,12 @@ def read_fi_info(text: str) -> ToolReading | None:
     # A device has a domain for each type of endpoint (rdmap86s0-rdm, rdmap86s0-dgrm): the reliable one counts it.
     efa = sorted({e["domain"] for e in of_efa if e.get("type") == _RELIABLE})
     whole = error is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
+    # What EFA's provider lists runs over EFA: with another fabric or protocol beside it, a line is of another entry.
+    whole = whole and all(
+        e["fabric"].startswith("efa") and e["protocol"].startswith("FI_PROTO_EFA")
+        for e in of_efa
+        if whole and e["type"] == _RELIABLE
+    )
     # Each device stands under every fabric of its provider; a name that does not is a damaged one.
     by_fabric: dict[str, set[str]] = {}
     for entry in of_efa:

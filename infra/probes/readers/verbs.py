@@ -24,7 +24,8 @@ def read_ibv_devinfo(text: str) -> ToolReading | None:
             cause="no-ib-device",
         )
     ports: list[dict[str, Any]] = []
-    whole = "No IB devices found" not in text  # beside devices it is another host's answer
+    # beside devices it is another host's answer
+    whole = "No IB devices found" not in text and _one_list(text, "hca_id:")
     for block in re.split(r"(?m)^(?=\s*hca_id:)", text):
         if "hca_id:" not in block:
             continue
@@ -64,7 +65,7 @@ def read_ibstat(text: str) -> ToolReading | None:
     if not re.search(r"^\s*CA '[^']+'", text, re.M):
         return None
     ports: list[dict[str, Any]] = []
-    whole = True
+    whole = _one_list(text, r"CA '")
     for block in re.split(r"(?m)^(?=\s*CA ')", text):
         name = re.match(r"\s*CA '([^']+)'", block)
         if not name:
@@ -76,7 +77,7 @@ def read_ibstat(text: str) -> ToolReading | None:
         for port, lines in shown:
             values = _pairs(lines)
             layer, rate = values.get("Link layer"), number(values.get("Rate"))
-            whole = whole and rate is not None
+            whole = whole and rate is not None and "Physical state" in values
             ports.append(
                 {
                     "device": name[1],
@@ -92,6 +93,31 @@ def read_ibstat(text: str) -> ToolReading | None:
     return _verbs_reading("ibstat", ports, active="Active", whole=whole)
 
 
+def _one_list(text: str, entry: str) -> bool:
+    """Is every line that is not indented an entry of the list, from the first one on?
+
+    A host's name between them begins another host's list; the tool's own complaint (ibpanic:) ends it early.
+    """
+    lines = text.splitlines()
+    starts = [n for n, line in enumerate(lines) if re.match(rf"\s*{entry}", line)]
+    depth = min((len(lines[n]) - len(lines[n].lstrip()) for n in starts), default=0)
+    inside = [line for line in lines[starts[0] :] if line.strip()] if starts else []
+    return all(re.match(rf"\s*{entry}", line) or len(line) - len(line.lstrip()) > depth for line in inside)
+
+
+_LANE_GBPS = {"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
+
+
+def _trained_rate(block: str) -> float | None:
+    """`rate: 400 Gb/sec (4X NDR)` in Gb/s; None where rate and lanes disagree, or the unit is another."""
+    match = re.search(r"^\s*rate:\s*(\S+) Gb/sec(?:\s+\((\d+)X(?: ([A-Z0-9]+))?\))?", block, re.M)
+    rate = number(match[1]) if match else None
+    if match is None or rate is None:
+        return None
+    lane = _LANE_GBPS.get(match[3] or "")
+    return rate if lane is None or abs(rate - lane * int(match[2])) <= 0.05 * rate else None
+
+
 def _pairs(block: str) -> dict[str, str]:
     return dict(re.findall(r"^\s*([A-Z][A-Za-z ]*?): *(\S*)[^\n]*$", block, re.M))
 
@@ -101,14 +127,14 @@ def read_ibstatus(text: str) -> ToolReading | None:
     if not re.search(r"^\s*Infiniband device '[^']+' port \d+ status:", text, re.M):
         return None
     ports: list[dict[str, Any]] = []
-    whole = True
+    whole = _one_list(text, r"Infiniband device '")
     for block in re.split(r"(?m)^(?=\s*Infiniband device ')", text):
         name = re.match(r"\s*Infiniband device '([^']+)' port (\d+)", block)
         if not name:
             continue
         values = dict(re.findall(r"^\s*([a-z_ ]+?):\s*(?:\d+: )?(\S+)", block, re.M))
-        rate = number(values.get("rate"))
-        whole = whole and rate is not None
+        rate = _trained_rate(block)
+        whole = whole and rate is not None and "phys state" in values
         ports.append(
             {
                 "device": name[1],
@@ -132,7 +158,7 @@ def read_rdma_link(text: str) -> ToolReading | None:
         {"device": name, "port": port, "state": state, "physical_state": physical, "efa": is_efa(name)}
         for name, port, state, physical in links
     ]
-    return _verbs_reading("rdma-link", ports, active="ACTIVE", whole=True, layered=False)
+    return _verbs_reading("rdma-link", ports, active="ACTIVE", whole=_one_list(text, "link "), layered=False)
 
 
 def _verbs_reading(
