@@ -31,6 +31,7 @@ _FINAL = {  # answers that no retry will change: code, remedy
     Answer.FORBIDDEN: ("forbidden", "grant create on pods/eviction"),
     Answer.INVALID: ("invalid", ""),
 }
+AHEAD = 8  # evictions handed out beyond the workers there are: one that has its answer goes on without waiting for us
 RETURNS = 3  # replacements that land on a node being emptied, before we call it a loop
 
 
@@ -140,7 +141,7 @@ class Emptying:
             self.queues.put(job)
 
     def _dispatch(self) -> None:
-        for job in self.queues.take(self.evictor.workers - self.in_flight, monotonic(), self._usable):
+        for job in self.queues.take(self.evictor.workers + AHEAD - self.in_flight, monotonic(), self._usable):
             self._send(job, past_budget=False)
 
     def _usable(self, job: Job) -> bool:

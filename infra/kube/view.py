@@ -17,7 +17,7 @@ from typing import Any, Self
 from infra.errors import PoolshiftError, Unreachable
 from infra.kube.api import Kube
 from infra.kube.read import BUDGETS, PODS
-from infra.kube.watch import SILENCE, Broken, Changed, Lost, Resumed, Synced, Watch
+from infra.kube.watch import SILENCE, Broken, Changed, Lost, Resumed, Synced, Watch, Went
 from infra.kube.wire import budget as read_budget
 from infra.kube.wire import pod as read_pod
 from infra.model.workload import Budget, Pod
@@ -25,6 +25,11 @@ from infra.model.workload import Budget, Pod
 _EVENT = tuple(b'{"type":"%s","object":{"kind":"Pod",' % kind for kind in (b"ADDED", b"MODIFIED", b"DELETED"))
 _NODE = b'"nodeName"'
 _NAME = re.compile(rb'"nodeName":"([^"\\]*)"')
+# As the API server writes it: in a name there is no quote, so the UID is the pod's own.
+_END = re.compile(
+    rb'\{"type":"DELETED","object":\{"kind":"Pod","apiVersion":"v1","metadata":\{"name":"[^"\\]+",'
+    rb'(?:"generateName":"[^"\\]*",)?"namespace":"[^"\\]+","uid":"([^"\\]+)"'
+)
 _BURST = 4096  # events taken at once before the owner looks at its work again
 
 
@@ -62,6 +67,12 @@ def of_other_nodes(nodes: Iterable[str]) -> Callable[[bytes], bool]:
     return skips
 
 
+def end_of(line: bytes) -> str:
+    """The UID of the pod whose end a line of a pod watch surely tells, undecoded, or ""."""
+    found = _END.match(line)
+    return found[1].decode() if found else ""
+
+
 class View:
     """Pods by UID and node, budgets by key. Only the thread that pumps may read it.
 
@@ -75,7 +86,7 @@ class View:
         self._lost: dict[int, PoolshiftError] = {}
         self.queue: SimpleQueue[Any] = SimpleQueue()
         skips = None if nodes is None else of_other_nodes(nodes)
-        self._pods = Watch(kube, PODS, read_pod, self.queue, silence=silence, skips=skips)
+        self._pods = Watch(kube, PODS, read_pod, self.queue, silence=silence, skips=skips, went=end_of)
         self._budgets = Watch(kube, BUDGETS, read_budget, self.queue, silence=silence)
         self._synced: set[int] = set()
 
@@ -152,6 +163,9 @@ class View:
                 self._pod(item.object, item.gone, news)
             else:
                 self._budget(item.object, item.gone, news)
+        elif isinstance(item, Went):
+            if item.uid in self.pods:  # else it is not followed, or known to be gone
+                self._pod(self.pods[item.uid], True, news)
         elif isinstance(item, Synced):
             self._sync(item, news)
         elif isinstance(item, Lost):

@@ -46,6 +46,14 @@ class Changed(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Went(Generic[T]):
+    """A DELETED event of which no more than this was read."""
+
+    watch: Watch[T]
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(Generic[T]):
     """No view of the collection at the moment; the watch goes on trying."""
 
@@ -89,15 +97,18 @@ class Watch(Generic[T]):
         params: Mapping[str, Any] | None = None,
         silence: float = SILENCE,
         skips: Callable[[bytes], bool] | None = None,
+        went: Callable[[bytes], str] | None = None,
     ) -> None:
-        """`skips` is asked for each line as it came: of those that it knows to be of no interest nothing is decoded."""
+        """Both are asked for each line as it came, and save its decoding: `skips`, whether it surely is of no interest;
+        `went`, the UID of the object where it surely is its end, else "".
+        """
         self.path = path
         self._kube, self._lines = kube, Lines(kube)
         self._convert = convert
         self._queue = queue
         self._params = dict(params or {})
         self._silence = silence
-        self._skips = skips
+        self._skips, self._went = skips, went
         self._skipped = b""
         self._stopping = threading.Event()
         self._relist = threading.Event()
@@ -230,6 +241,10 @@ class Watch(Generic[T]):
             if self._skips is not None and self._skips(line):
                 self._skipped = line
                 continue
+            if self._went is not None and (uid := self._went(line)):
+                self._skipped = line
+                self._queue.put(Went(self, uid))
+                continue
             try:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:
@@ -242,7 +257,7 @@ class Watch(Generic[T]):
                 self._queue.put(Changed(self, self._read_one(raw, shared), kind == "DELETED"))
 
     def _place(self) -> str:
-        """The version to go on from; a skipped line is read for it only now."""
+        """The version to go on from; a line that was not decoded is read for it only now."""
         skipped, self._skipped = self._skipped, b""
         if skipped:
             try:

@@ -13,9 +13,10 @@ import pytest
 
 from infra.errors import PoolshiftError
 from infra.kube.lines import Lines
-from infra.kube.view import View, of_other_nodes
-from infra.kube.watch import Broken, Changed, Lost, Resumed, Synced, Watch
+from infra.kube.view import View, end_of, of_other_nodes
+from infra.kube.watch import Broken, Changed, Lost, Resumed, Synced, Watch, Went
 from infra.kube.wire import pod as read_pod
+from infra.model.workload import Pod
 
 
 def pod(name, version, kind="ADDED"):
@@ -85,6 +86,7 @@ def follow(kube_at):
         watches,
         silence=10.0,
         skips=None,
+        went=None,
         convert=lambda raw, _: raw["metadata"]["name"],
         before_answer=lambda: None,
     ):
@@ -99,6 +101,7 @@ def follow(kube_at):
             queue,
             silence=silence,
             skips=skips,
+            went=went,
         )
         script.watch = watch
         watch.start()
@@ -222,6 +225,54 @@ def test_a_torn_line_is_no_event(follow):
     script, get = follow([([], "5")], [([pod("b", "6")], "tear"), ([pod("c", "7")], "hang")])
     assert [until(get, Changed).object, until(get, Changed).object] == ["b", "c"]
     assert script.seen[:2] == ["5", "6"]
+
+
+def test_an_end_is_told_without_decoding_and_the_watch_goes_on_from_there(follow):
+    def convert(raw, _):
+        assert raw["metadata"]["name"] != "b", "decoded"
+        return raw["metadata"]["name"]
+
+    ended = [pod("a", "6"), pod("b", "9", "DELETED")]
+    went = lambda line: "of b" if b"DELETED" in line else ""  # noqa: E731
+    script, get = follow([([], "5")], [(ended, "end"), ([pod("c", "10")], "hang")], convert=convert, went=went)
+    assert until(get, Changed).object == "a"
+    assert until(get, Went).uid == "of b"
+    assert until(get, Changed).object == "c"
+    assert script.seen[:2] == ["5", "9"]
+
+
+NAMED = b'"metadata":{"name":"p","generateName":"p-","namespace":"d","uid":"u","ownerReferences":[{"uid":"o"}]}'
+HEAD = b'{"type":"DELETED","object":{"kind":"Pod","apiVersion":"v1",'
+
+
+@pytest.mark.parametrize(
+    ("line", "uid"),
+    [
+        (HEAD + NAMED + b"}}", "u"),
+        (HEAD + NAMED.replace(b'"generateName":"p-",', b"") + b"}}", "u"),
+        (HEAD.replace(b"DELETED", b"MODIFIED") + NAMED + b"}}", ""),
+        (HEAD.replace(b"Pod", b"PodTemplate") + NAMED + b"}}", ""),
+        (HEAD + b'"metadata":{"name":"p","labels":{"uid":"x"},"namespace":"d","uid":"u"}}}', ""),
+        (HEAD + b'"metadata":{"name":"p\\","namespace":"d","uid":"x","namespace":"d","uid":"u"}}}', ""),
+        (HEAD + NAMED[:50], ""),
+    ],
+)
+def test_the_end_of_a_pod_is_told_only_where_the_line_surely_says_it(line, uid):
+    assert end_of(line) == uid
+
+
+def test_a_pod_that_went_is_told_as_it_was_last_seen_and_one_that_nobody_knew_is_not(kube_at):
+    view = View(kube_at("http://127.0.0.1:9"))
+    known = Pod(namespace="d", name="p", uid="u", node="n")
+    for item in (
+        Changed(view._pods, known, False),
+        Went(view._pods, "u"),
+        Went(view._pods, "u"),
+        Went(view._pods, "x"),
+    ):
+        view.post(item)
+    assert view.pump(0).gone == [known]
+    assert (view.pods, view.on_node) == ({}, {"n": set()})
 
 
 def test_an_expired_version_is_answered_with_a_new_listing(follow):
