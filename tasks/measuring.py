@@ -155,10 +155,16 @@ class Session:
 
         before = len(self.evidence), len(self.verdicts)
         attempt, self.attempt = self.attempt, f"{self.attempt}scout"
-        verdict = self._take(probe, self.nodes[:2], (check,), judge)[0]
+        verdict = self._take(probe, self.nodes[:2], (check,), judge, quiet=True)[0]
         self.attempt = attempt
-        if verdict.outcome is Outcome.FAIL and any(on for _, on in seen):
+        on_sockets = any(on for _, on in seen)
+        if verdict.outcome is Outcome.FAIL and on_sockets:
+            self._tell(verdict)
             return True
+        clear = any(named for named, _ in seen) and not on_sockets
+        self.say(
+            f"{check}: {'no scout is on TCP sockets' if clear else 'the scouts show nothing'}; the whole run decides"
+        )
         del self.evidence[before[0] :], self.verdicts[before[1] :]
         return False
 
@@ -243,7 +249,9 @@ class Session:
         shown = [e.reading.get("transport") or {} for e in self.evidence]
         return len(self.nodes) > 2 and any(t.get("mixed") or t.get("rdma") is True for t in shown)
 
-    def _take(self, probe: Probe, nodes: Sequence[Node], checks: tuple[str, ...], judge: Judge) -> tuple[Verdict, ...]:
+    def _take(
+        self, probe: Probe, nodes: Sequence[Node], checks: tuple[str, ...], judge: Judge, *, quiet: bool = False
+    ) -> tuple[Verdict, ...]:
         name = f"{self.attempt}/{probe.name}"
         over = self.spending.refusal(probe, len(nodes), self.gpus, name)
         if over:
@@ -266,9 +274,12 @@ class Session:
         answer = answer if self.judged else replace(answer, verdicts=())
         sealed = self._seal(run, answer)
         self.evidence.append(sealed)
-        for verdict in answer.verdicts:
-            self.say(f"{verdict.check}: {verdict.outcome.value}: {verdict.reason}")
+        for verdict in () if quiet else answer.verdicts:
+            self._tell(verdict)
         return self._file(tuple(replace(v, evidence=(sealed.id,)) for v in answer.verdicts))
+
+    def _tell(self, verdict: Verdict) -> None:
+        self.say(f"{verdict.check}: {verdict.outcome.value}: {verdict.reason}")
 
     def _run(self, probe: Probe, nodes: Sequence[Node], attempt: str, under: str) -> ProbeRun:
         """A cluster that refuses or does not answer leaves the probe unmeasured, with its words."""

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flows import cli
+from flows.commands.options import load_spec
 from infra.kube import records
 from infra.model.spec import MigrationSpec, Validation
 from infra.probes import catalogue
@@ -102,8 +103,8 @@ def test_two_scouts_cost_a_hundredth_of_the_whole():
 
 
 def test_the_command_line_sets_the_budget_for_this_time_and_the_run_stays_the_same():
-    given = cli._load("infra/examples/eks-p5en.yaml", MigrationSpec, None, None)
-    raised = cli._load("infra/examples/eks-p5en.yaml", MigrationSpec, None, None, 900.0)
+    given = load_spec("infra/examples/eks-p5en.yaml", MigrationSpec, None, None)
+    raised = load_spec("infra/examples/eks-p5en.yaml", MigrationSpec, None, None, 900.0)
     assert raised.validation.budget_gpu_minutes == 900.0
     assert records.spec_hash(given.model_dump_json()) == records.spec_hash(raised.model_dump_json())
 

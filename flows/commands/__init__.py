@@ -1,0 +1,83 @@
+"""The commands, in the order of `poolshift --help`, and how a command line is run with them.
+
+Their imports are lazy: `poolshift --help` answers at once, and `judge` never loads Prefect.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from flows import console
+from flows.commands import alone, migrations, runs, servers
+from infra.errors import PoolshiftError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Move GPU workloads to a new RDMA-capable node pool, and retire the old one only after measured gates pass.",
+    epilog="Exit codes: 0 done or pass, 1 error, 2 usage or bad spec, 3 gate held (fail), 4 unmeasured, "
+    "5 refused by the plan.",
+)
+for command in (
+    *(migrations.plan, migrations.migrate, migrations.revalidate, migrations.rollback),
+    *(runs.approve, runs.pause, runs.resume, runs.cancel, runs.status, runs.report),
+    *(alone.judge, alone.audit, alone.blockers, alone.drain),
+    *(servers.sandbox, servers.serve, servers.demo),
+):
+    app.command()(command)
+
+# Every complaint about the command line derives from it; typer does not export it by name.
+_USAGE: Any = typer.BadParameter.__mro__[2]
+_INTERRUPTED = 130  # as shells say of a process that SIGINT ended
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run one command line and return its exit code. Our errors become words; an interrupt is the caller's."""
+    if arguments == ["--version"]:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"poolshift {version('poolshift')}\n")
+        return 0
+    try:
+        code = int(app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False) or 0)
+    except PoolshiftError as error:
+        console.show_error(error, as_json="--json" in arguments)
+        return error.exit_code
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except _USAGE as error:
+        error.show()
+        return 2
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left; a traceback would tell nobody anything
+        return 141  # as a shell says of a process that a closed pipe ended
+    if code == _INTERRUPTED:  # typer's answer to a Ctrl-C, which it keeps to itself; no command gives it
+        raise KeyboardInterrupt
+    return code
+
+
+def _as_kubectl(arguments: list[str]) -> list[str]:
+    """Switches of `drain` as users of kubectl write them: --force=true, --dry-run=server."""
+    if arguments[:1] != ["drain"]:
+        return arguments
+    given = [argument.partition("=") for argument in arguments]
+    off = {"--dry-run": ("none", "false")}
+    on = {"--dry-run": ("client", "server", "true")}
+    kept: list[str] = []
+    for name, equals, value in given:
+        switch = equals and name in _SWITCHES
+        if switch and value in off.get(name, ("false",)):
+            continue
+        kept.append(name if switch and value in on.get(name, ("true",)) else name + equals + value)
+    return kept
+
+
+_SWITCHES = ("--dry-run", "--ignore-daemonsets", "--delete-emptydir-data", "--force")

@@ -1,0 +1,109 @@
+"""Commands that need no migration: judge a file, audit a cluster, drain nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import (
+    AsJson,
+    Context,
+    Kubeconfig,
+    cluster_of,
+    standard_input,
+)
+
+
+def judge(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Any tool's output; '-' reads standard input")],
+    machine: Annotated[str | None, typer.Option(help="Machine type, for NIC counts and floors")] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes took part")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a tool's output proves (NCCL, nccl-tests, fio, …). NCCL logs rank by rank; packed files too."""
+    from flows import judging
+
+    return judging.judge(file, machine, nodes, as_json=as_json)
+
+
+def audit(
+    file: Annotated[str | None, typer.Option("-f", help="Objects as kubectl get -o json prints them, or a log")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
+) -> int:
+    """Are the plugins there on every node? No GPU-minute is used. A dump with -f, else the live cluster."""
+    from flows import present
+    from tasks import audit as auditing
+
+    found = auditing.of_file(file) if file else auditing.of_cluster(cluster_of(kubeconfig, context))
+    present.audit(found, as_json=as_json)
+    return int(found.exit_code)
+
+
+def blockers(
+    file: Annotated[str, typer.Option("-f", help="Objects as kubectl get -o json prints them; '-': standard input")],
+    node: Annotated[str | None, typer.Option(help="Only this node")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """What would stand in the way of a drain, offline."""
+    from flows import present
+    from infra.kube import dump
+    from tasks import blockers as blocking
+
+    found = blocking.blockers(dump.parse(standard_input().read(), "-") if file == "-" else Path(file), node)
+    present.blockers(found, as_json=as_json)
+    return int(found.exit_code)
+
+
+def drain(
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE", help="Nodes to empty")] = None,
+    selector: Annotated[str | None, typer.Option("--selector", "-l", help="Nodes by label")] = None,
+    pool: Annotated[str | None, typer.Option(help="Nodes of an EKS node group, GKE or Karpenter pool by name")] = None,
+    grace_period: Annotated[
+        int, typer.Option(max=2**31 - 1, metavar="SECONDS", help="Seconds for each pod; -1: its own")
+    ] = -1,
+    timeout: Annotated[str, typer.Option(help="Give up after this long, e.g. 10m; 0s: never")] = "0s",
+    pod_selector: Annotated[str | None, typer.Option(help="Only pods with these labels leave")] = None,
+    ignore_daemonsets: Annotated[bool, typer.Option(help="Leave DaemonSet pods where they are")] = False,
+    delete_emptydir_data: Annotated[bool, typer.Option(help="Evict pods whose emptyDir is lost")] = False,
+    force: Annotated[bool, typer.Option(help="Evict pods that no controller replaces")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
+    take_over: Annotated[bool, typer.Option(help="Undo another drain's cordons first, if it was killed")] = False,
+    evictions_per_second: Annotated[
+        float, typer.Option(min=0.1, max=1e6, metavar="N", help="At most so many, over all nodes")
+    ] = 500.0,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
+) -> int:
+    """Empty nodes of any cluster, as fast as its budgets allow. Flags mean what they mean to kubectl drain."""
+    import signal
+
+    from flows import present
+    from tasks import draining
+
+    signal.signal(signal.SIGTERM, _interrupted)  # as Ctrl-C: the cordons are taken back
+    request = draining.Request(
+        nodes=tuple(nodes or ()),
+        selector=selector,
+        pool=pool,
+        grace=None if grace_period < 0 else grace_period,
+        timeout=timeout,
+        pod_selector=pod_selector,
+        ignore_daemonsets=ignore_daemonsets,
+        delete_emptydir_data=delete_emptydir_data,
+        force=force,
+        dry_run=dry_run,
+        take_over=take_over,
+        evictions_per_second=evictions_per_second,
+    )
+    found = draining.drain(cluster_of(kubeconfig, context), request)
+    present.drain(found, as_json=as_json, selected=pod_selector is not None)
+    return int(found.exit_code)
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,70 @@
+"""What the commands share: their options, and how a spec and a cluster are read from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
+
+import typer
+
+from infra.errors import BadSpec
+
+if TYPE_CHECKING:
+    from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec
+
+SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="Spec file, as in infra/examples; '-': standard input")]
+Kubeconfig = Annotated[
+    str | None, typer.Option(help="Default: the spec's, $KUBECONFIG, ~/.kube/config, or the cluster it runs in")
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: the spec's, or its current one")]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1, metavar="MINUTES", help="GPU-minutes that measuring may take, both pools together; default: the spec's"
+    ),
+]
+Namespace = Annotated[str, typer.Option(help="Where poolshift keeps its records")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, as in `poolshift status`")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output")]
+
+Spec = TypeVar("Spec", "MigrationSpec", "RevalidationSpec")
+
+
+def load_spec(
+    path: str, model: type[Spec], kubeconfig: str | None, context: str | None, budget: float | None = None
+) -> Spec:
+    """The spec file with what the command line changes in it: cluster, and `budget` in GPU-minutes. Raises BadSpec."""
+    from flows import specs
+
+    spec = specs.load(path, model)
+    absolute = str(Path(kubeconfig).resolve()) if kubeconfig else None
+    given = {"kubeconfig": absolute, "context": context}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if budget is not None:
+        measured = spec.validation.model_copy(update={"budget_gpu_minutes": budget})
+        spec = spec.model_copy(update={"validation": measured})
+    return spec.model_copy(update={"cluster": spec.cluster.model_copy(update=changes)}) if changes else spec
+
+
+def cluster_of(kubeconfig: str | None, context: str | None, namespace: str = "poolshift") -> Cluster:
+    """The cluster that the options name."""
+    from infra.model.spec import Cluster
+
+    return Cluster(kubeconfig=kubeconfig, context=context, namespace=namespace)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input as bytes. Raises BadSpec when there is none."""
+    if sys.stdin is None:
+        raise BadSpec("standard input", "is closed", expected="the output to read", remedy="name a file instead")
+    return sys.stdin.buffer
+
+
+def with_prefect(work: Callable[[], Any]) -> Any:
+    """What `work` returns, with a Prefect API at hand: PREFECT_API_URL, or a server of its own meanwhile."""
+    from flows.orchestrator import prefect_api
+
+    with prefect_api():
+        return work()
