@@ -24,6 +24,7 @@ from tasks import report as reporting
 from tasks import wishes
 from tasks.identity import pool_identity
 from tasks.progress import say
+from tasks.rules.story_refused import remedies
 from tasks.run import Run
 from tasks.steps import TITLES, take
 
@@ -106,7 +107,7 @@ def _stop_unless_open(record: StepRecord, expected: str, standing: str) -> None:
     if record.state is StepState.DONE:
         return
     kind = GateHeld if record.data.get("outcome") == Outcome.FAIL else Unmeasured
-    mend = "; ".join(record.data.get("remedies") or ()) or "mend what it names"
+    mend = "; ".join(remedies(record.data)) or "mend what it names"
     raise kind(
         f"{record.step.value} of the migration",
         record.summary,

@@ -121,7 +121,7 @@ class Session:
                 object=f"pool {self.pool.name}",
                 observed=f"{least} {name} allocatable on at least one node",
                 expected=f"{expected} on every node",
-                remedy="see the readiness findings: the device plugin does not serve these nodes",
+                remedy="poolshift audit, which names the DaemonSet that does not serve these nodes, and why",
             )
             for name, (expected, least) in grant(self.pool, self.nodes, self.fabric).short.items()
             if self.nodes

@@ -17,9 +17,24 @@ from infra.kube.records import RunRecord
 from infra.model.record import Step
 from infra.model.spec import Cluster
 from tasks.home import home
-from tasks.rules import story
+from tasks.rules import story, story_figures, story_refused, story_tables
 from tasks.rules.slice_rows import rows_of
 from tasks.run import Run
+
+TIGHT = frozenset({"state", "took", "measured", "GPU-minutes", "id", "pods"})  # columns that a browser must not fold
+WORDS = (
+    ("verdict", "pass, fail or unmeasured. What was not measured has not passed, and only pass opens the gate."),
+    ("RDMA", "the network cards write into the other node's memory (EFA, RoCE). Without it NCCL falls back to TCP."),
+    ("NCCL, rank", "the library by which GPUs exchange data in training; a rank is one GPU's process."),
+    ("all-reduce bus bandwidth", "GB/s (10^9 bytes) between the GPUs in the commonest exchange of training, as"
+     " nccl-tests counts it; comparable on one number of nodes only."),
+    ("GPUDirect, gdr", "the network card reaches GPU memory itself, without a copy through the host."),
+    ("pinned", "the probe was told to use the RDMA network; otherwise it took what a job would get."),
+    ("GPU-minute", "one GPU held by a probe for one minute."),
+    ("wave, gang", "nodes that are emptied together; pods that only work, and therefore move, together."),
+    ("drained", "proven to hold no pod that had to leave."),
+    ("soak", "time on the new pool, watched, before the old one may go."),
+)  # fmt: skip
 
 
 def write(run: Run, stopped: PoolshiftError | None = None) -> Path:
@@ -65,10 +80,17 @@ def render(
     words = stopped.wording() if stopped else ""
     slices = rows_of(record.notes)
     told = story.tell(record.name, record.steps, when=when, simulated=simulated, stopped=words, slices=slices)
-    model = {**_shallow(told), "pictures": _pictures(record, simulated), "kinds": story.kinds(told.findings)}
+    model = {
+        **_shallow(told),
+        "pictures": _pictures(record, simulated),
+        "kinds": story.kinds(told.findings),
+        "words": WORDS,
+        "tight": TIGHT,
+    }
     environment = Environment(
         loader=PackageLoader("tasks", "templates"), autoescape=select_autoescape(enabled_extensions=("html.j2",))
     )
+    environment.filters["reason"] = story_refused.reason
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
     where.mkdir(parents=True, exist_ok=True)
     data = {"story": asdict(told), "spec": record.spec, "steps": {s.value: asdict(r) for s, r in record.steps.items()}}
@@ -93,11 +115,13 @@ def _shallow(told: story.Story) -> dict[str, Any]:
 def _pictures(record: RunRecord, simulated: bool) -> list[Mapping[str, str]]:
     from tasks import plots
 
-    before, after = (story.evidence(record.steps, s) for s in (Step.BASELINE, Step.VALIDATE))
+    before, after = (story_tables.evidence(record.steps, s) for s in (Step.BASELINE, Step.VALIDATE))
     mark = " Simulated." if simulated else ""
     pictures: list[Mapping[str, str]] = []
-    sweeps = {"old pool": story.sweep_rows(before), "new pool": story.sweep_rows(after)}
-    shown = {name: rows for name, rows in sweeps.items() if rows}
+    sweeps = {f"{side} pool": story_figures.swept(found) for side, found in (("old", before), ("new", after))}
+    shown = {
+        f"{name}, {s.nodes} nodes" if s.nodes else name: list(s.busbw.items()) for name, s in sweeps.items() if s.busbw
+    }
     if shown:
         pictures.append(
             {
@@ -106,7 +130,7 @@ def _pictures(record: RunRecord, simulated: bool) -> list[Mapping[str, str]]:
                 "caption": f"All-reduce bus bandwidth by message size, median over rounds.{mark}",
             }
         )
-    steps = {"old pool": story.step_seconds(before), "new pool": story.step_seconds(after)}
+    steps = {"old pool": story_figures.step_seconds(before), "new pool": story_figures.step_seconds(after)}
     timed = {name: values for name, values in steps.items() if values}
     if timed:
         pictures.append(

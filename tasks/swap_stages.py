@@ -156,6 +156,9 @@ def _prove(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
         name=f"slice {entry.number}",
     )
     keep(run, gate.verdicts)
+    for verdict in gate.verdicts:
+        if verdict.outcome is not Outcome.PASS:
+            run.say(f"slice {entry.number}: {verdict.outcome.value} {verdict.check}: {verdict.reason}")
     run.say(f"slice {entry.number}: {gate_words(gate)}")
     if gate.outcome is not Outcome.PASS:
         raise Stopped(entry.number, gate.outcome, gate_words(gate), gate_dict(gate))

@@ -59,12 +59,29 @@ def judge(view: PluginView, expected: Expectation) -> Verdict:
     return Verdict(
         check="readiness",
         outcome=outcome,
-        observed=f"{sum(n.ready for n in view.nodes)} of {expected.nodes} nodes ready",
+        observed=_standing(view, expected),
         limit=f"{expected.nodes} nodes, each with {_counts(expected.resources)}",
         statistic="per node",
         reason=blocks[0].fact() if blocks else "every node offers what its machine type has",
         findings=findings,
     )
+
+
+def _standing(view: PluginView, expected: Expectation) -> str:
+    """What is there and what is not: Ready alone says nothing of devices."""
+    of = f"of {expected.nodes}"
+    parts = [f"{sum(n.ready for n in view.nodes)} {of} nodes Ready"]
+    for name, resources in (("GPUs", expected.gpus), ("RDMA devices", expected.rdma)):
+        if resources:
+            whole = sum(
+                all(
+                    n.allocatable.get(r, 0) >= count or _served_by_dra(view, n.name, r, count, expected)
+                    for r, count in resources.items()
+                )
+                for n in view.nodes
+            )
+            parts.append(f"{whole} {of} with all {name}")
+    return ", ".join(parts)
 
 
 UNSEEN = frozenset({"no-nodes", "machine-type-unknown"})

@@ -47,16 +47,10 @@ def size(count: int) -> str:
 
 
 def gate_words(gate: Gate) -> str:
-    """A gate in one line: what fails, with its reason; what is unmeasured, by name."""
+    """A gate in one line: which checks fail and which are unmeasured, by name. Why stands with each verdict."""
     if gate.outcome is Outcome.PASS:
         return f"open: {plural(len(gate.verdicts), 'verdict')}, every one pass"
-    fails = [f"{v.check} fails: {v.reason}" for v in gate.verdicts if v.outcome is Outcome.FAIL]
-    unknown = [v for v in gate.verdicts if v.outcome is Outcome.UNMEASURED]
-    names = [v.check for v in unknown] + list(gate.missing)
-    parts = fails[:3]
-    if len(fails) > 3:
-        parts.append(f"{len(fails) - 3} more fail")
-    if names:
-        why = f": {unknown[0].reason}" if unknown and not fails else ""
-        parts.append(f"unmeasured: {', '.join(names)}{why}")
-    return "held. " + "; ".join(parts)
+    fails = [v.check for v in gate.verdicts if v.outcome is Outcome.FAIL]
+    unknown = [v.check for v in gate.verdicts if v.outcome is Outcome.UNMEASURED] + list(gate.missing)
+    named = (("fail", fails), ("unmeasured", unknown))
+    return "held. " + "; ".join(f"{word}: {', '.join(names)}" for word, names in named if names)
