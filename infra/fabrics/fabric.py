@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -130,6 +131,10 @@ class Fabric:
     ofi_protocol: str | None = None
     storage_client_gb_s: Mapping[str, float] = field(default_factory=lambda: EMPTY)
     minimums: tuple[Minimum, ...] = ()
+
+    def has_gpu(self, name: str) -> bool:
+        """Is that (as a driver names it, "NVIDIA H100 80GB HBM3") the GPU of this machine type?"""
+        return re.search(rf"\b{re.escape(self.gpu.split()[0])}\b", name) is not None
 
     def expectation(self, collective: str, nodes: int, size_bytes: int) -> Expectation | None:
         """The figure for exactly this size, or None: nothing is interpolated.

@@ -17,6 +17,7 @@ _UNIT = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 PUBLISHED_FLOOR = 0.7  # NCCL 2.18 reads 0.72 of today's figure on a healthy p5, a path without GPUDirect 0.45-0.55
 WARN = 0.85
 _CURVE_KEYS = {"collective", "nodes", "busbw_gb_s", "from_line_rate", "source", "date", "derived", "floor", "warn"}
+_MEND = "correct it in infra/fabrics, then: make test ARGS=tests/evidence"
 _TUPLES = ("nccl_net", "capabilities", "plugins")
 
 
@@ -50,7 +51,7 @@ def parse_size(text: object) -> int:
 def _read_file(name: str, document: Any) -> list[Fabric]:
     """One file: fields, or fields plus `also`, a list of further machine types that differ in the fields given."""
     if not isinstance(document, dict):
-        raise BadSpec(f"fabric file {name}", "is not a mapping")
+        raise BadSpec(f"fabric file {name}", "is not a mapping", remedy=_MEND)
     variants = document.pop("also", [])
     return [_fabric(name, document)] + [_fabric(name, {**document, **variant}) for variant in variants]
 
@@ -72,7 +73,7 @@ def _fabric(name: str, raw: Mapping[str, Any]) -> Fabric:
             **fields,
         )
     except (TypeError, ValueError, KeyError) as error:
-        raise BadSpec(f"fabric file {name}", f"{raw.get('machine_type')}: {error}") from error
+        raise BadSpec(f"fabric file {name}", f"{raw.get('machine_type')}: {error}", remedy=_MEND) from error
 
 
 def _curve(raw: Mapping[str, Any], line: float) -> Curve:

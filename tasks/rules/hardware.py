@@ -5,17 +5,16 @@ A tool that was missing says nothing about devices: that node is unmeasured, not
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 from infra.fabrics import Fabric
 from infra.model.cluster import Node
-from infra.model.measurement import whole
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
+from tasks.rules.device_checks import CHECKS, REMEDY
 from tasks.rules.wording import and_more
 
 DEVICES, STORAGE = "devices", "storage"
@@ -24,22 +23,6 @@ MAX_STORAGE_LOSS = 0.10  # against the source pool; AWS blocks a client change t
 # Of the slowest client of the source pool: clients share a file system unevenly, and one far below hangs on its path.
 LEAST_OF_SLOWEST = 0.7
 LEAST_OF_MEDIAN = 0.5  # of the source pool's clients, where the slowest of them was a broken one itself
-_DRIVERS = {"efa": frozenset({"efa"}), "roce": frozenset({"mlx5_core", "mlx5_ib"})}
-RATE_SHARE = 0.99  # a port's rate against the machine type's: it is a setting, not a measurement
-EFA_FIXED_GBPS = 100  # what older EFA drivers give as the rate of any device
-_ACTIVE = re.compile(r"\bACTIVE$")  # ACTIVE_DEFER is a link that has failed and waits
-_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
-_REMEDY = {
-    "gpu-count": "look for Xid errors in the node's kernel log; replace the node",
-    "rdma-count": "check the interfaces of the launch template and the device plugin's allocatable",
-    "rdma-port-down": "replace the node, or ask the cloud to repair the link",
-    "rdma-rate": "check the link's width and speed, cable and switch port, or replace the node",
-    "efa-domains": "check the EFA driver in the image of the node and the security group's rules to itself",
-    "memlock": "add IPC_LOCK to the container, or raise the container runtime's LimitMEMLOCK",
-    "plugin-missing": "install the network plugin in the image (aws-ofi-nccl), or mount it from the node (gIB, TCPXO)",
-    "plugin-unloadable": "match the plugin's glibc, CUDA and libfabric with the image",
-    "interface-missing": "correct the NCCL_*_IFNAME variable, or attach the network",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,9 +34,6 @@ class ClientIo:
     read_bytes_s: float | None
     errors: int
     complete: bool
-
-
-Check = Callable[[Mapping[str, Any], Fabric], tuple[str, str, str] | str | None]
 
 
 def judge_reports(devices: Sequence[Mapping[str, Any]], nodes: Sequence[str], fabric: Fabric | None) -> Verdict:
@@ -174,7 +154,7 @@ def _far_behind(clients: Sequence[ClientIo], baseline: Sequence[ClientIo]) -> li
 def _inspect(node: str, report: Mapping[str, Any], fabric: Fabric) -> tuple[list[Finding], list[str]]:
     findings: list[Finding] = []
     unknown: list[str] = []
-    for check in _CHECKS:
+    for check in CHECKS:
         said = check(report, fabric)
         if isinstance(said, str):
             unknown.append(f"node {node}: {said}")
@@ -187,111 +167,10 @@ def _inspect(node: str, report: Mapping[str, Any], fabric: Fabric) -> tuple[list
                     object=f"node {node}",
                     observed=observed,
                     expected=expected,
-                    remedy=_REMEDY[code],
+                    remedy=REMEDY[code],
                 )
             )
     return findings, unknown
-
-
-def _gpus(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    count = whole(_map(report, "gpus").get("count"))
-    if count is None:
-        return f"GPUs not counted (nvidia-smi {_map(report, 'gpus').get('state', 'not run')})"
-    return None if count == fabric.gpus else ("gpu-count", f"{count} GPUs in the container", str(fabric.gpus))
-
-
-def _rdma(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    """Devices of the fabric's own driver: some machine types show further RDMA devices that are not of it."""
-    drivers = _DRIVERS.get(fabric.kind)
-    if drivers is None:
-        return None
-    if "verbs" not in report:
-        return "RDMA devices not listed"
-    devices = {n: d for n, d in _map(report, "verbs").items() if isinstance(d, Mapping) and d.get("driver") in drivers}
-    nodes = [n for n in listed(report, "infiniband") if str(n).startswith("uverbs")]
-    seen = min(len(devices), len(nodes))
-    if seen < fabric.nics:
-        return "rdma-count", f"{seen} {fabric.kind} devices in the container", str(fabric.nics)
-    ports = [(name, port) for name, device in devices.items() for port in _map(device, "ports").values()]
-    silent = sorted(set(devices) - {name for name, port in ports if isinstance(port, Mapping) and port.get("state")})
-    if silent:
-        return f"no port with a state shown of {and_more(silent, 4)}"
-    shown = [(name, port) for name, port in ports if isinstance(port, Mapping)]
-    down = sorted(name for name, port in shown if not _ACTIVE.search(str(port.get("state", ""))))
-    if down:
-        return "rdma-port-down", f"port not active: {and_more(down, 4)}", "ACTIVE"
-    return _rates(shown, fabric)
-
-
-def _rates(ports: Sequence[tuple[str, Mapping[str, Any]]], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    """The rate to which each link was trained, Gb/s: at half of it everything works, at half the speed."""
-    rates = {name: _RATE.match(str(port.get("rate", ""))) for name, port in ports}
-    if silent := sorted(name for name, rate in rates.items() if rate is None):
-        return f"no rate shown of {and_more(silent, 4)}"
-    shown = {name: float(rate[1]) for name, rate in rates.items() if rate}
-    if fabric.kind == "efa" and set(shown.values()) == {EFA_FIXED_GBPS}:
-        return None  # says nothing; the sweep measures it
-    wanted = fabric.nic_gb_s * 8
-    slow = sorted(name for name, rate in shown.items() if rate < wanted * RATE_SHARE)
-    if not slow:
-        return None
-    return "rdma-rate", f"{and_more([f'{n} at {shown[n]:g}' for n in slow], 4)} Gb/s", f"{wanted:g} Gb/s"
-
-
-def _domains(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    if fabric.provider != "efa":
-        return None
-    info = _map(report, "fi_info")
-    if info.get("state") in {None, "missing", "timed-out"}:
-        return f"EFA domains not listed (fi_info {info.get('state') or 'not run'})"
-    count = len({str(domain) for domain in listed(info, "domains")})
-    return None if count >= fabric.nics else ("efa-domains", f"{count} EFA domains in fi_info", str(fabric.nics))
-
-
-def _memlock(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    """RDMA pins memory: unlimited, or the capability that ignores the limit."""
-    if fabric.kind not in _DRIVERS:
-        return None
-    limits = report.get("memlock")
-    if not isinstance(limits, Mapping) or "soft_bytes" not in limits:
-        return "locked-memory limit not read"
-    if limits.get("ipc_lock") is True or limits["soft_bytes"] is None:
-        return None
-    return "memlock", f"{limits['soft_bytes']} bytes of locked memory and no IPC_LOCK", "unlimited"
-
-
-def _plugin(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    """A network plugin that loads, in this image. NCCL is silent when there is none."""
-    if not fabric.rdma:
-        return None
-    if "libraries" not in report:
-        return "libraries not listed"
-    libraries = [item for item in listed(report, "libraries") if isinstance(item, Mapping)]
-    plugins = [item for item in libraries if "libnccl-net" in str(item.get("path"))]
-    if any(item.get("loads") is True for item in plugins):
-        return None
-    if not plugins:
-        return "plugin-missing", "no libnccl-net*.so in the image", "the network plugin of this fabric"
-    return "plugin-unloadable", f"{plugins[0].get('path')}: {plugins[0].get('error')}", "a library that loads"
-
-
-def _interfaces(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
-    missing = listed(report, "interfaces_missing")
-    return ("interface-missing", and_more([str(m) for m in missing], 4), "interfaces that exist") if missing else None
-
-
-_CHECKS: tuple[Check, ...] = (_gpus, _rdma, _domains, _memlock, _plugin, _interfaces)
-
-
-def _map(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def listed(data: Mapping[str, Any], key: str) -> list[Any]:
-    """A list of the report, empty where it is none."""
-    value = data.get(key)
-    return value if isinstance(value, list) else []
 
 
 def _storage_unusable(clients: Sequence[ClientIo], nodes: Sequence[str], fabric: Fabric | None) -> str:

@@ -13,6 +13,7 @@ from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.catalogue import Probe
 from infra.probes.readers.lnet import LnetSight
 from tasks.rules import bandwidth, hardware, lustre_path
+from tasks.rules.device_checks import listed
 from tasks.rules.gate import NCCL_TESTS
 from tasks.rules.hardware import ClientIo
 from tasks.rules.payload_verdict import ended
@@ -311,7 +312,7 @@ def _short(report: Mapping[str, Any]) -> dict[str, Any]:
         "gpus": part("gpus").get("count"),
         "driver": part("gpus").get("driver"),
         "rdma_devices": len(part("verbs")),
-        "efa_domains": len(hardware.listed(part("fi_info"), "domains")),
+        "efa_domains": len(listed(part("fi_info"), "domains")),
         "libfabric": part("fi_info").get("version"),
     }
 

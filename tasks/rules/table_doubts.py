@@ -35,8 +35,7 @@ def other_gpus(test: BandwidthTest, fabric: Fabric | None) -> str:
     names = sorted({d.name for d in test.devices if d.name})
     if fabric is None:
         return ""
-    own = re.compile(rf"\b{re.escape(fabric.gpu.split()[0])}\b")
-    strange = [name for name in names if not own.search(name)]
+    strange = [name for name in names if not fabric.has_gpu(name)]
     if not strange:
         return ""
     return f"the run's GPUs are {and_more(strange, 3)}, {fabric.machine_type} has {fabric.gpu}"

@@ -10,7 +10,7 @@ from typing import Any
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
-from tasks.rules.hardware import EFA_FIXED_GBPS, RATE_SHARE
+from tasks.rules.device_checks import EFA_FIXED_GBPS, RATE_SHARE
 from tasks.rules.reading_verdict import Answer
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}

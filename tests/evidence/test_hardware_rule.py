@@ -137,6 +137,44 @@ def test_reports_in_a_file_are_judged_against_the_machine_type():
     assert outcome(text) is outcome(text + lines[0][:40] + "\n", machine_type="p5en.48xlarge") is Outcome.UNMEASURED
 
 
+CONTRADICTORY = {
+    "an error beside ok": {"error": "boom"},
+    "a tool that failed, and its count": {"gpus": {"state": "failed", "count": 8}},
+    "GPUs of another machine": {"gpus": {"state": "ok", "count": 8, "names": ["Tesla T4"]}},
+    "more devices than there are": {
+        "verbs": {f"rdmap{n}s0": {"driver": "efa", "ports": PORT} for n in range(17)},
+        "infiniband": [f"uverbs{n}" for n in range(17)],
+    },
+    "one device file listed often": {"infiniband": ["uverbs0"] * 16},
+    "faster than the machine type": {"verbs": ports_of(rate="400 Gb/sec (4X NDR)")},
+    "active without a link": {"verbs": ports_of(phys_state="3: Disabled")},
+    "domains of a tool that failed": {
+        "fi_info": {"state": "failed", "domains": [f"rdmap{n}s0-rdm" for n in range(16)]}
+    },
+    "another network's plugin": {"libraries": [{"path": "/usr/lib/libnccl-net-spcx.so", "loads": True}]},
+    "EFA's plugin broken, another's whole": {
+        "libraries": [
+            {"path": "/opt/amazon/libnccl-net-ofi.so", "loads": False, "error": "GLIBC_2.38"},
+            {"path": "/opt/hpcx/libnccl-net-sharp.so", "loads": True},
+        ]
+    },
+    "a file that is no library": {"libraries": [{"path": "/tmp/libnccl-net.txt", "loads": True}]},
+    "interfaces nobody looked for": {"interfaces_missing": None},
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTORY)
+def test_a_report_that_contradicts_itself_or_the_machine_type_is_no_pass_and_says_why(name):
+    found = judge(**CONTRADICTORY[name])
+    assert found.outcome is not Outcome.PASS
+    assert found.reason
+
+
+@pytest.mark.parametrize("name", ["libnccl-net.so", "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so", "libnccl-net.so.0"])
+def test_each_name_of_efas_plugin_is_taken(name):
+    assert judge(libraries=[{"path": f"/opt/amazon/ofi-nccl/lib/{name}", "loads": True}]).outcome is Outcome.PASS
+
+
 @pytest.mark.parametrize("gone", ["gpus", "infiniband", "verbs", "fi_info", "memlock", "libraries"])
 def test_a_report_that_lacks_a_part_never_passes(gone):
     less = {key: value for key, value in report().items() if key != gone}

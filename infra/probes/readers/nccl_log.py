@@ -36,6 +36,8 @@ from infra.probes.readers.nccl_warnings import Warned, classify, outside
 
 M = TypeVar("M")
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
+HEAD = 400  # bytes in front of a message that say who wrote it
+LONGEST = 2048  # bytes of a line; NCCL says nothing longer, and a line may hold "NCCL " a hundred thousand times
 _EDGES = 65_536
 _MEMO = 65_536
 
@@ -108,7 +110,7 @@ class NcclLogReader:
             boring.clear()
         rows, fresh = self._fresh(data, block, block.telling, self.told)
         for row, number, start, at, end in fresh:
-            text = data[at + MESSAGE : end]
+            text = data[at + MESSAGE : min(end, at + LONGEST)]
             told = boring.get(text)
             if told is not None:
                 count += told.weight
@@ -132,14 +134,14 @@ class NcclLogReader:
         self._count(1)
         kind = match.lastindex
         if kind == COMMUNICATOR:
-            if not self.comms.read(text, self._thread(number, data[start:at])):
-                self._warn(text[:4096], data[max(start, at - 400) : at])
+            if not self.comms.read(text, self._thread(number, data[max(start, at - HEAD) : at])):
+                self._warn(text[:4096], data[max(start, at - HEAD) : at])
         elif kind == SENTENCE:
-            return self._sentence(text, number, data[start:at])
+            return self._sentence(text, number, data[max(start, at - HEAD) : at])
         elif kind == WARNING:
-            self._warn(text[:4096], data[max(start, at - 400) : at])
+            self._warn(text[:4096], data[max(start, at - HEAD) : at])
         else:
-            self._other(data[at : at + 10] + text[:4096], data[max(start, at - 400) : at])
+            self._other(data[at : at + 10] + text[:4096], data[max(start, at - HEAD) : at])
         return None
 
     def _sentence(self, text: bytes, number: int, head: bytes) -> Told | None:
@@ -167,9 +169,9 @@ class NcclLogReader:
         meanings, learned = self.channels, dict[int, tuple[RankState, ChannelLine | None]]()
         rows, fresh = self._fresh(data, block, block.channels, self.connected)
         for row, number, start, at, end in fresh:
-            text = data[at + MESSAGE : end]
+            text = data[at + MESSAGE : min(end, at + LONGEST)]
             meaning = meanings[text] if text in meanings else self._meaning(text)
-            thread = self._thread(number, data[start:at])
+            thread = self._thread(number, data[max(start, at - HEAD) : at])
             rank = thread.rank if thread is not None else self.threads.anonymous
             rank.count(meaning)
             if row >= 0:
@@ -202,7 +204,7 @@ class NcclLogReader:
         self._count(lines.at.size)
         strange = lines.of(self.threads.find(data, block, lines) < 0)
         for start, at in zip(strange.start.tolist(), strange.at.tolist(), strict=True):
-            self.threads.of(data[start:at])
+            self.threads.of(data[max(start, at - HEAD) : at])
         for match in _BARE.finditer(block.foreign):
             self.found += 1
             phrase, said = self._phrase(match["text"])

@@ -58,13 +58,13 @@ def _salvage(text: str) -> list[Any]:
     at = text.find("{", at)
     while at >= 0:
         try:
-            row, length = decoder.raw_decode(text[at:])
+            row, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
         if not isinstance(row, dict) or "size" not in row:
             break
         found.append(row)
-        at = text.find("{", at + length)
+        at = text.find("{", end)
     return found
 
 

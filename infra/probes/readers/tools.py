@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from infra.model.reading import Kind, ToolReading
@@ -15,6 +16,7 @@ from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.perftest import read_perftest
 from infra.probes.readers.verbs import read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
 
+_MANY_BLANKS, _MANY_LINES = re.compile(r"[^\S\n]{200,}"), re.compile(r"(?:[^\S\n]*\n){4,}")
 Reader = Callable[[str], ToolReading | None]
 # From the sharpest signature to the vaguest.
 _READERS: tuple[Reader, ...] = (
@@ -41,7 +43,8 @@ def read_tool(text: str, *, nccl_lines: int = 0) -> ToolReading | None:
     """The first reader that knows the text. NCCL's own lines, where there are any, make it an NCCL log instead."""
     if nccl_lines:
         return None
-    return first_reading(text, _READERS)
+    # Readers look for words behind any white space. No tool prints this much of it, and it would take them for ever.
+    return first_reading(_MANY_LINES.sub("\n\n\n", _MANY_BLANKS.sub(" ", text)), _READERS)
 
 
 def first_reading(text: str, readers: Sequence[Reader]) -> ToolReading | None:
