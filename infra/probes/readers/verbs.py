@@ -110,7 +110,7 @@ _LANE_GBPS = {"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25
 
 def _trained_rate(block: str) -> float | None:
     """`rate: 400 Gb/sec (4X NDR)` in Gb/s; None where rate and lanes disagree, or the unit is another."""
-    match = re.search(r"^\s*rate:\s*(\S+) Gb/sec(?:\s+\((\d+)X(?: ([A-Z0-9]+))?\))?", block, re.M)
+    match = re.search(r"^\s*rate:\s*(\S+) Gb/sec[^\S\n]*(?:\((\d{1,3})X(?: ([A-Z0-9]+))?\))?[^\S\n]*$", block, re.M)
     rate = number(match[1]) if match else None
     if match is None or rate is None:
         return None
