@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from flows import console, orchestrator
 from infra.errors import Unreachable
 from tasks.home import home
+from tasks.rules.wording import plural
 
 EXAMPLES = Path(__file__).parent.parent / "infra" / "examples"
 REFUSED, HEALTHY = "plugin-broken-271-days", "healthy"
@@ -182,8 +183,8 @@ def _conclude(stages: list[Stage]) -> list[str]:
         f"   {f.get('history', '')}",
         f"   {f.get('transport', '')}",
         f"   {f.get('remedy', '')}",
-        f"   The old pool is untouched ({f.get('old_nodes', 0)} nodes), the new one fenced off "
-        f"({f.get('new_fenced', 0)} of {f.get('new_nodes', 0)} nodes).",
+        f"   The old pool is untouched ({plural(f.get('old_nodes', 0), 'node')}), the new one fenced off "
+        f"({f.get('new_fenced', 0)} of {plural(f.get('new_nodes', 0), 'node')}).",
         f"2. Migrated, exit code {healthy.exit_code}. {h.get('moved', '')}",
         f"   {h.get('bandwidth', '')}",
         f"   {h.get('steps', '')}",

@@ -50,7 +50,7 @@ def _opened(file: str) -> BinaryIO:
 
 
 def _unreadable(file: str, cause: OSError) -> BadSpec:
-    remedy = "name the file that holds a tool's output, or '-' for standard input"
+    remedy = "poolshift judge FILE, with the file that holds a tool's output; or TOOL 2>&1 | poolshift judge -"
     if isinstance(cause, IsADirectoryError):
         remedy = f"the ranks' logs together are one input: cat {file.rstrip('/')}/* | poolshift judge -"
     return BadSpec(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import console
 from tasks.rules.outcome import waits_words
+from tasks.rules.wording import plural
 
 if TYPE_CHECKING:
     from tasks.audit import Audit
@@ -121,7 +122,8 @@ def rejudged(found: Rejudged, *, as_json: bool) -> None:
     console.show_table(rows, f"Run {found.run}, judged again{mark}")
     changed = sum(p.changed for p in found.pairs)
     console.say(
-        f"{found.outcome.value}: {changed} of {len(found.pairs)} verdicts differ; the run's own stay in the ledger"
+        f"{found.outcome.value}: {changed} of {plural(len(found.pairs), 'verdict')} "
+        "differ; the run's own stay in the ledger"
     )
     if found.missing:
         console.say(f"asked for and not in this run's evidence: {', '.join(found.missing)}")
@@ -172,12 +174,12 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
             f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}. {left.remedy}".rstrip(". ")
         )
     if found.dry_run:
-        console.say(f"dry run: {found.leaving} pods would leave; nothing was changed")
+        console.say(f"dry run: {plural(found.leaving, 'pod')} would leave; nothing was changed")
         return
     for name, end in sorted(found.nodes.items()):
         words = "the selected pods are gone; others may be on it" if selected and end.value == "drained" else end.value
         console.say(f"node {name}: {words}")
-    evictions = f"{found.tally.accepted} pods evicted, {found.tally.refused} refusals"
-    console.say(f"{found.end.value}: {evictions}, {found.requests} requests, {found.seconds:.1f} s")
+    evictions = f"{plural(found.tally.accepted, 'pod')} evicted, {plural(found.tally.refused, 'refusal')}"
+    console.say(f"{found.end.value}: {evictions}, {plural(found.requests, 'request')}, {found.seconds:.1f} s")
     if found.restored:
         console.say(f"cordoned or not, as before the drain: {', '.join(found.restored)}")

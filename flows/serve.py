@@ -6,6 +6,7 @@ undefined in the child that runs them.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,8 @@ from flows import orchestrator
 from infra.errors import BadSpec
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from tasks.progress import say
+
+_RESTORE = "git checkout prefect.yaml"
 
 
 def serve(spec: MigrationSpec | None, pools: RevalidationSpec | None, *, cron: str | None, limit: int) -> int:
@@ -78,7 +81,9 @@ def _declared() -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, yaml.YAMLError, KeyError, TypeError) as cause:
-        raise BadSpec(f"{path}", f"cannot be read: {cause}", expected="a list of deployments") from cause
+        raise BadSpec(
+            f"{path}", f"cannot be read: {cause}", expected="a list of deployments", remedy=_RESTORE
+        ) from cause
 
 
 def _bare(names: Iterable[str], cron: str | None) -> list[dict[str, Any]]:
@@ -98,11 +103,16 @@ def _schedules(entry: dict[str, Any], cron: str | None, *, on: bool) -> list[Any
 
 
 def _serve(deployments: list[Any], limit: int) -> int:
-    from prefect import serve as prefect_serve
+    """Registered first, and said only then: until Prefect has them, nobody can start one."""
+    from prefect.exceptions import TerminationSignal
+    from prefect.runner import Runner
 
-    say(f"serving {', '.join(d.name for d in deployments)}; Ctrl-C ends it")
     try:
-        prefect_serve(*deployments, limit=limit, print_starting_message=False)
-    except KeyboardInterrupt:
+        runner = Runner(limit=limit)
+        for deployment in deployments:
+            runner.add_deployment(deployment)
+        say(f"serving {', '.join(d.name for d in deployments)}; Ctrl-C ends it")
+        asyncio.run(runner.start())
+    except (KeyboardInterrupt, TerminationSignal):
         say("stopped")
     return 0

@@ -285,4 +285,6 @@ def _bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as cause:
-        raise BadSpec(f"file {path}", f"cannot be read: {cause.strerror or cause}") from cause
+        raise BadSpec(
+            f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=dump.MAKE
+        ) from cause

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import NotFound
+from infra.kube import dump
 from infra.kube.read import of_objects, read_dump
 from infra.kube.wire import Wire
 from infra.model.workload import Snapshot
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide
+from tasks.rules.wording import plural
 
-_DUMP = "kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FILE"
 # The words of the answer, by the rules' own codes. What is not here has its own code as its word.
 _WORDS = {
     "pdb-never": "pdb",
@@ -80,9 +81,14 @@ class BlockersResult:
 
     def lines(self, limit: int = 20) -> list[str]:
         """For a person: the answer, then each blocker with its remedy."""
-        where = f"node {self.node}" if self.node else f"{len(self.nodes)} nodes"
+        where = f"node {self.node}" if self.node else f"{plural(len(self.nodes), 'node')}"
         word = {True: "can be drained", False: "cannot be drained", None: "cannot be judged"}[self.drainable]
-        found = [f"{where} {word}: {len(self.blockers)} blockers, {len(self.not_blockers)} pods can leave or may stay"]
+        found = [
+            (
+                f"{where} {word}: {plural(len(self.blockers), 'blocker')}, "
+                f"{plural(len(self.not_blockers), 'pod')} can leave or may stay"
+            )
+        ]
         for blocker in self.blockers[:limit]:
             found.append(f"pod {blocker.pod} ({blocker.node}): {blocker.why}: {blocker.decision.reason}")
             if blocker.decision.remedy:
@@ -127,7 +133,7 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
     elif not names:
         unknown.append("no pod of the dump is on a node")
     elif snapshot.kinds == {"Pod"}:
-        unknown.append(f"the dump holds pods alone: budgets may refuse; {_DUMP}")
+        unknown.append(f"the dump holds pods alone: budgets may refuse; {dump.MAKE}")
     no_budgets = "PodDisruptionBudget" not in snapshot.kinds and snapshot.kinds > {"Pod"}
     return BlockersResult(
         node=node or (names[0] if len(names) == 1 else None),
@@ -136,7 +142,7 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
         blockers=tuple(sorted(found, key=lambda b: (b.node, b.pod, b.why))),
         not_blockers=tuple(sorted(clear)),
         unknown=tuple(unknown),
-        assumed=(f"that there are no budgets, as the dump has none; to be sure: {_DUMP}",) if no_budgets else (),
+        assumed=(f"that there are no budgets, as the dump has none; to be sure: {dump.MAKE}",) if no_budgets else (),
     )
 
 
@@ -155,7 +161,7 @@ def _nodes(snapshot: Snapshot, node: str | None) -> list[str]:
                 f"node {node}",
                 "is neither in the dump nor named by a pod of it",
                 expected="one of " + ", ".join(sorted(known)[:10]),
-                remedy=_DUMP,
+                remedy=dump.MAKE,
             )
         return [node]
     cordoned = [n.name for n in snapshot.nodes if n.unschedulable and n.name in used]

@@ -33,6 +33,7 @@ from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, T
 from tasks.rules.placement import TargetShape
 from tasks.rules.sentences import sentence_of
 from tasks.rules.waves import MovePlan, plan_move
+from tasks.rules.wording import plural
 
 __all__ = [
     "DrainOptions",
@@ -312,7 +313,7 @@ class _Drain:
         done = False
         try:
             stored = cordon(self.kube, nodes, self.name)
-            self.say(f"cordoned {len(stored)} nodes")
+            self.say(f"cordoned {plural(len(stored), 'node')}")
             uids = {n.name: n.uid for n in stored}
             limits = Limits(pod=limit, wave=limit, until=self.began + limit, grace=options.grace)
             with Evictor(self.kube, view, rate=options.evictions_per_second, clock=self.clock) as evictor:

@@ -15,6 +15,7 @@ from infra.model.workload import Requirement, Selector
 from tasks.drain import FOREVER, DrainOptions, DrainReport, drain_nodes
 from tasks.progress import passing, say
 
+_TRY = "kubectl get nodes,pods -A -l SELECTOR shows what one selects"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -70,6 +71,13 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
         NotFound: nothing matches.
 
     """
+    if sum(map(bool, (request.nodes, request.selector, request.pool))) != 1:
+        raise BadSpec(
+            "poolshift drain",
+            "needs exactly one way of naming nodes",
+            expected="NODE ..., --selector LABELS or --pool NAME",
+            remedy="poolshift drain NODE --dry-run, with a NODE of: kubectl get nodes",
+        )
     options = DrainOptions(
         grace=request.grace,
         timeout=read_timeout(request.timeout),
@@ -90,13 +98,6 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
 
 
 def _names(kube: Kube, request: Request) -> list[str]:
-    given = [bool(request.nodes), bool(request.selector), bool(request.pool)]
-    if sum(given) != 1:
-        raise BadSpec(
-            "poolshift drain",
-            "needs exactly one way of naming nodes",
-            expected="NODE ..., --selector LABELS or --pool NAME",
-        )
     if request.nodes:
         return [re.sub(r"^(nodes?|no)/", "", name) for name in request.nodes]  # as `kubectl get nodes -o name` prints
     if request.selector:
@@ -132,7 +133,9 @@ def read_timeout(text: str) -> timedelta:
         )
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if seconds > FOREVER.total_seconds():
-        raise BadSpec("--timeout", f"{text!r} is too long", expected=f"at most {FOREVER.days} days; 0 for no limit")
+        raise BadSpec(
+            "--timeout", f"{text!r} is too long", expected=f"at most {FOREVER.days} days", remedy="--timeout 0"
+        )
     return timedelta(seconds=seconds)
 
 
@@ -154,5 +157,7 @@ def read_selector(text: str) -> Selector:
         elif match := re.fullmatch(r"(!?)([^=!\s()]+)", word):
             expressions.append(Requirement(key=match[2], operator="DoesNotExist" if match[1] else "Exists"))
         else:
-            raise BadSpec("label selector", f"{word!r} cannot be read", expected="a=b, a!=b, a in (b,c), a or !a")
+            raise BadSpec(
+                "label selector", f"{word!r} cannot be read", expected="a=b, a!=b, a in (b,c), a or !a", remedy=_TRY
+            )
     return Selector(labels=labels, expressions=tuple(expressions))

@@ -18,6 +18,7 @@ from tasks.rules.last import Last
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence
 from tasks.rules.overdue import ACCEPTED_FOR, Step, late_end, next_step
 from tasks.rules.standing import standing, waits_for
+from tasks.rules.wording import plural
 
 if TYPE_CHECKING:
     from tasks.evict import Evictor
@@ -132,7 +133,7 @@ class Emptying:
         over = self.coverage.of(job.pod)
         if len(over) > 1:
             names = ", ".join(b.key for b in over)
-            self._end(job, End.FAILED, "multiple-pdb", f"{len(over)} budgets select it: {names}")
+            self._end(job, End.FAILED, "multiple-pdb", f"{plural(len(over), 'budget')} select it: {names}")
             return
         if over and spends(job.pod, room(over[0], self.covered.get(over[0].key, ()))) is not False:
             job.budget = over[0].key
@@ -211,7 +212,10 @@ class Emptying:
         if job is not None and self.returned[who] > RETURNS:
             count = self.returned[who]
             self._end(
-                job, End.FAILED, "comes-back", f"its owner put {count} pods on {pod.node} although it is cordoned"
+                job,
+                End.FAILED,
+                "comes-back",
+                f"its owner put {plural(count, 'pod')} on {pod.node} although it is cordoned",
             )
         if job is None:
             self._release(self.last.free(pod.node))

@@ -29,7 +29,7 @@ from tasks.rules.outcome import End
 from tasks.rules.placement import TargetShape
 from tasks.rules.rehoming import Change, apply, rehome_changes
 from tasks.rules.rehoming import joined as joined_changes
-from tasks.rules.wording import and_more, span
+from tasks.rules.wording import and_more, plural, span
 
 __all__ = ["Failed", "GangEnd", "Mover", "Work", "forget_moved", "restore", "unfinished"]
 
@@ -61,7 +61,7 @@ class GangEnd:
             code=self.code,
             object=self.workload,
             observed=f"was stopped at {self.stopped}; {self.reason}",
-            expected=f"{self.ranks} ranks Running on the target",
+            expected=f"{plural(self.ranks, 'rank')} Running on the target",
             remedy="mend what keeps its pods from running, then run again: it goes on from here",
         )
 
@@ -163,7 +163,7 @@ class Mover:
             if rule.mode is MoveMode.CHECKPOINT:
                 yield from self._checkpoint(row, raw, noted, rule, workload)
                 raw = self._read(row, namespace, name, workload)
-            self.say(f"{workload}: stopping {noted['ranks']} pods as one")
+            self.say(f"{workload}: stopping {plural(noted['ranks'], 'pod')} as one")
             raw = self._write(row, raw, noted, lambda now: self._stop(row, now))
         if noted["stage"] == "stopped":
             if row.means is Means.COMMAND:
@@ -187,7 +187,7 @@ class Mover:
             self._write(row, raw, noted, lambda _: ({"stage": MOVED}, None))
         else:
             switches.forget(self.kube, row, raw)
-        self.say(f"{workload}: all {noted['ranks']} ranks run on the target")
+        self.say(f"{workload}: all {plural(noted['ranks'], 'rank')} run on the target")
 
     def _stop(self, row: GangKind, raw: Raw) -> Noting:
         """Its owner may have stopped it, or scaled it, a moment ago: what it was is read from the object of now."""
@@ -297,7 +297,7 @@ class Mover:
     def _why_not(self, noted: Mapping[str, Any]) -> str:
         members = self._members(noted)
         up = [p for p in members if p.phase == "Running" and p.node not in self.off]
-        text = f"{len(up)} of {noted['ranks']} ranks run off the source pool"
+        text = f"{len(up)} of {plural(noted['ranks'], 'rank')} run off the source pool"
         stuck = next((p for p in members if p.phase == "Pending"), None)
         return text + (f"; {stuck.key}: {stuck.unschedulable or stuck.waiting or 'Pending'}" if stuck else "")
 

@@ -47,7 +47,7 @@ def migrate(run: Run) -> Done:
     if len(old) < source.nodes and not under_way(run):
         raise Unmeasured(
             pool_words(run.spec.source),
-            f"{len(old)} nodes in Kubernetes",
+            f"{plural(len(old), 'node')} in Kubernetes",
             expected=f"{source.nodes}, as the cloud says",
             remedy="put the pool's label back on its nodes; a node that is not seen would not be drained",
         )
@@ -95,7 +95,7 @@ def _moved_off(moving: Mapping[str, Any], before: Sequence[Mapping[str, Any]], l
     summary = (
         f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')} moved off "
         f"{plural(len(told['nodes']), 'node')} in {plural(len(told['waves']), 'wave')}, "
-        f"{told['evictions'].get('refused', 0)} evictions refused"
+        f"{plural(told['evictions'].get('refused', 0), 'eviction')} refused"
     )
     return Done(summary=summary, data={**moving, **told, "outcome": Outcome.PASS})
 

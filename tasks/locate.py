@@ -10,7 +10,7 @@ from infra.probes.catalogue import Probe
 from tasks.measuring import Session
 from tasks.rules import cost
 from tasks.rules.localise import Group, Limits, Located, localise
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 
 AT_ONCE = 16  # groups tested side by side; each is a few requests every five seconds
 
@@ -25,7 +25,10 @@ def locate(session: Session, probe: Probe) -> Located:
     def run(groups: Sequence[Group]) -> Mapping[Group, Outcome]:
         nonlocal rounds
         rounds += 1
-        session.say(f"localisation round {rounds}: {len(groups)} groups of {max(map(len, groups))} nodes at most")
+        session.say(
+            f"localisation round {rounds}: {plural(len(groups), 'group')} of "
+            f"{plural(max(map(len, groups)), 'node')} at most"
+        )
 
         def one(item: tuple[int, Group]) -> tuple[Group, Outcome, float]:
             number, group = item
@@ -52,7 +55,7 @@ def locate(session: Session, probe: Probe) -> Located:
 
 def findings(located: Located) -> list[Finding]:
     """One finding for each bad node and link, and one for what stayed open."""
-    tests = f"{located.tests} tests in {located.rounds} rounds"
+    tests = f"{plural(located.tests, 'test')} in {plural(located.rounds, 'round')}"
     found = [
         Finding(
             level=Level.BLOCK,

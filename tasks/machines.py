@@ -113,7 +113,7 @@ def await_room(run: Run, count: int, why: str) -> None:
         if run.clock.now() - started >= limit:
             raise NoCapacity(
                 f"reservation {found.name}",
-                f"has {found.free} of {found.total} machines free after {span(run.clock.now() - started)}, "
+                f"has {found.free} of {plural(found.total, 'machine')} free after {span(run.clock.now() - started)}, "
                 f"and is {found.state}",
                 expected=f"{count} for {why}, whose machines were given up",
                 remedy="see who took them; the same command goes on waiting, poolshift rollback SPEC takes back "
@@ -151,7 +151,7 @@ def await_nodes(run: Run, cloud: Pools, part: Any, count: int) -> Pool:
         if lasted >= pools.PROVISION_LIMIT:
             raise Unmeasured(
                 pool_words(part),
-                f"{have} machines, {joined} nodes joined after {span(lasted)}",
+                f"{plural(have, 'machine')}, {plural(joined, 'node')} joined after {span(lasted)}",
                 expected=str(count),
                 remedy="read the pool's activities and the machines' console output; the same command goes on waiting",
             )

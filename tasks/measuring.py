@@ -42,6 +42,7 @@ from tasks.rules.probe_verdict import (
     unmeasured,
 )
 from tasks.rules.probing import State
+from tasks.rules.wording import plural
 from tasks.spending import Spending
 
 Judge = Callable[[ProbeRun, Setting], ProbeAnswer]
@@ -257,7 +258,7 @@ class Session:
         if over:
             return self._file(unmeasured(checks, over))
         purpose = probe.proves if self.judged else "measured, to be compared with"
-        self.say(f"probe {probe.name} on {len(nodes)} nodes: {purpose}")
+        self.say(f"probe {probe.name} on {plural(len(nodes), 'node')}: {purpose}")
         self.spending.begin(name, cost.of(probe, len(nodes), self.gpus))
         run = self._run(probe, nodes, self.attempt, name)
         self.spending.end(name, run.gpu_minutes)

@@ -17,6 +17,7 @@ from infra.probes.manifests import HASH, STARTUP_SECONDS
 from infra.probes.mpijob import GROUP, JOB_LABEL, ROLE_LABEL
 from tasks.probes import CLEAN_UP_SECONDS, LOG_LIMIT, POLL_SECONDS, Count, ProbeRun, gpu_minutes, gpus_of
 from tasks.rules.probing import State, images_of
+from tasks.rules.wording import plural
 
 
 def served(kube: Kube) -> bool:
@@ -66,7 +67,7 @@ def run_mpijob(
     if state is State.ENDED and on != {n.name for n in nodes}:
         state, reason = (
             State.UNMEASURED,
-            f"its workers were seen on {len(on)} nodes and not on the {len(nodes)} asked for",
+            f"its workers were seen on {plural(len(on), 'node')} and not on the {len(nodes)} asked for",
         )
     for node in nodes:
         seen = kube.get(f"/api/v1/nodes/{node.name}")
@@ -139,7 +140,7 @@ def _follow(
         if "Succeeded" in ended:
             return outputs, State.ENDED, ""
         if (kube.clock.now() - begin).total_seconds() > limit:
-            why = f"did not end within {limit:.0f} s: {len(pods)} pods seen; is the MPI operator running?"
+            why = f"did not end within {limit:.0f} s: {plural(len(pods), 'pod')} seen; is the MPI operator running?"
             return outputs, State.UNMEASURED, why
         kube.clock.sleep(POLL_SECONDS)
 

@@ -126,7 +126,9 @@ class Plan:
         for request in self.requests:
             body = yaml.safe_dump(_plain(request.body), sort_keys=False, allow_unicode=True).rstrip()
             if folded:
-                lines.append(f"- {request.verb} {request.object} ({len(body.splitlines())} lines; -v shows them)")
+                lines.append(
+                    f"- {request.verb} {request.object} ({plural(len(body.splitlines()), 'line')}; -v shows them)"
+                )
                 continue
             lines += [f"### {request.verb} {request.object}", "", "```yaml", body, "```", ""]
         then = "correct what blocks and plan again" if self.blocks else "`poolshift migrate` with the same spec"
@@ -246,7 +248,7 @@ def _unseen(part: EksPool | GkePool | ExternalPool, pool: Pool | None, seen: int
             level=Level.BLOCK,
             code="source-nodes-unseen",
             object=pool_words(part),
-            observed=f"{seen} nodes in Kubernetes",
+            observed=f"{plural(seen, 'node')} in Kubernetes",
             expected=f"{pool.nodes}, as the cloud says",
             remedy=f"put the pool's label back on its nodes: kubectl get nodes -l {labels}",
         )

@@ -18,6 +18,7 @@ from infra.model.spec import MigrationSpec
 from infra.model.survey import Survey
 from infra.model.verdict import Finding
 from tasks.rules import preflight as rules
+from tasks.rules.wording import plural
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -73,7 +74,7 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
 
     """
     pool = _patiently(lambda: pools.create(target, run), clock, say)
-    say(f"{pool.kind} pool {pool.name}: {pool.state}, {pool.nodes} nodes of {pool.machine_type}")
+    say(f"{pool.kind} pool {pool.name}: {pool.state}, {plural(pool.nodes, 'node')} of {pool.machine_type}")
     started, wait = clock.now(), pauses(POLL.total_seconds())
     starved: datetime | None = None
     said = (pool.state, pool.issues)
@@ -203,7 +204,7 @@ def failure(pool: Pool) -> PoolshiftError:
     return kind(
         _what(pool),
         f"{pool.state}: {worded(issues) or 'the cloud names no reason'}",
-        expected=f"active with {pool.nodes} nodes",
+        expected=f"active with {plural(pool.nodes, 'node')}",
         remedy=_REMEDIES[worst],
     )
 

@@ -138,6 +138,7 @@ def rejudge(run: str, spec: Spec) -> Rejudged:
                 f"spec {spec.name}",
                 f"names {', '.join(sorted(judged))}",
                 expected=f"a pool of run {run}: {', '.join(sorted({k.entry.pool for k in kept}))}",
+                remedy=f"name the run's own spec, with other limits: poolshift report {run} --rejudge SPEC",
             )
         before = _Baseline(ledger, [k for k in kept if k.entry.pool == source])
         pairs = tuple(p for k in mine for p in _again(ledger, k, spec, before))

@@ -99,7 +99,7 @@ def not_empty(run: Run) -> list[Finding]:
                 level=Level.BLOCK,
                 code="nodes-unseen",
                 object=pool_words(run.spec.source),
-                observed=f"{len(nodes)} nodes in Kubernetes",
+                observed=f"{plural(len(nodes), 'node')} in Kubernetes",
                 expected=f"{source.nodes}, as the cloud says",
                 remedy=f"kubectl get nodes -l {','.join(f'{k}={v}' for k, v in source.node_selector.items())}",
             )

@@ -21,7 +21,7 @@ from infra.model.spec import Soak
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from tasks import readiness
 from tasks.rules import soak as rules
-from tasks.rules.wording import span
+from tasks.rules.wording import plural, span
 from tasks.run import Say
 
 BLIND = timedelta(minutes=5)  # how long nobody may have looked before the time before it no longer counts
@@ -73,7 +73,7 @@ def soak(
             return _verdict(outcome, now - started, settings, breaches[0].wording(), breaches)
         records.write_note(kube, run, _NOTE, {"started": rfc3339(started), "last": rfc3339(now)})
         if now - started >= settings.duration and not seen:
-            what = f"{looks} looks, {len(moved)} workloads at full strength, nothing Pending"
+            what = f"{plural(looks, 'look')}, {plural(len(moved), 'workload')} at full strength, nothing Pending"
             return _verdict(Outcome.PASS, now - started, settings, what)
         well = "all well" if not seen else seen[0].fact()
         say(f"soak: {span(now - started)} of {span(settings.duration)}, {well}")

@@ -18,6 +18,7 @@ from tasks import planning
 from tasks.facts import notes_of, source_of, target_of
 from tasks.identity import pool_words
 from tasks.rules import swap as rules
+from tasks.rules.wording import plural
 from tasks.run import Run
 
 _NOTE = "swap"
@@ -112,7 +113,7 @@ def lay_out(run: Run) -> Whole:
     if len(nodes) < source.nodes or source.state in (PoolState.DELETING, PoolState.DELETE_FAILED):
         raise Unmeasured(
             pool_words(run.spec.source),
-            f"{len(nodes)} nodes in Kubernetes, {source.state.value}",
+            f"{plural(len(nodes), 'node')} in Kubernetes, {source.state.value}",
             expected=f"{source.nodes}, as the cloud says",
             remedy="put the pool's label back on its nodes",
         )

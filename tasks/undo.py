@@ -75,7 +75,7 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     records.remove(run.kube, run.name)
     for line in (*done, *theirs):
         run.say(line)
-    summary = f"run {run.name} rolled back from {ended}: {len(done)} things put back{stays}"
+    summary = f"run {run.name} rolled back from {ended}: {plural(len(done), 'thing')} put back{stays}"
     return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}
 
 

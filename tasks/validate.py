@@ -53,7 +53,7 @@ class Validation:
     @property
     def summary(self) -> str:
         """One line: what decided, and the cost."""
-        price = f"{self.gpu_minutes:.0f} GPU-minutes"
+        price = plural(round(self.gpu_minutes), "GPU-minute")
         # the pinned proof fails closed and says little; what a job gets says what happened
         by_interest = sorted(self.verdicts, key=lambda v: v.check != gate.WORKLOAD)
         for outcome in (Outcome.FAIL, Outcome.UNMEASURED):

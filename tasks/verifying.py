@@ -150,7 +150,10 @@ def _compare(
     here = mine or [found for entry, found in remembered if entry.get("where") == place]
     broken = [b for found in here if (b := behind(found, hashes, first)) is not None]
     others = [
-        f"another ledger in this place, of {found.seq} entries until {entry.get('at')}: it was put aside or replaced"
+        (
+            f"another ledger in this place, of {plural(found.seq, 'entry')} "
+            f"until {entry.get('at')}: it was put aside or replaced"
+        )
         for entry, found in remembered
         if entry.get("where") == place and found.ledger != first
     ]

@@ -111,7 +111,12 @@ def network_config(target: GkeTarget, machine: Machine) -> dict[str, Any]:
     for entry in target.rdma_networks:
         network, slash, subnetwork = entry.partition("/")
         if not (network and slash and subnetwork):
-            raise BadSpec("target.rdma_networks", f"{entry!r}", expected="NETWORK/SUBNETWORK for each interface")
+            raise BadSpec(
+                "target.rdma_networks",
+                f"{entry!r}",
+                expected="NETWORK/SUBNETWORK for each interface",
+                remedy="gcloud compute networks subnets list",
+            )
         pairs.append({"network": network, "subnetwork": subnetwork})
     return {"additional_node_network_configs": pairs}
 

@@ -16,6 +16,7 @@ import orjson
 from infra.errors import BadSpec
 
 _OPEN, _CLOSE = b"\n        {", b"\n        }"
+MAKE = "kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FILE"
 _LARGE = 32 << 20  # bytes; below this a whole parse is cheaper than care
 
 
@@ -28,7 +29,9 @@ def items(path: Path) -> Iterator[dict[str, Any]]:
             return
         data = path.read_bytes()
     except OSError as cause:
-        raise BadSpec(f"file {path}", f"cannot be read: {cause.strerror or cause}") from cause
+        raise BadSpec(
+            f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=MAKE
+        ) from cause
     yield from parse(data, f"file {path}")
 
 
@@ -88,7 +91,7 @@ def _yaml(text: bytes, source: str) -> Iterator[dict[str, Any]]:
         for document in yaml.load_all(text, Loader=loader):
             yield from _flat(_plain(document))
     except yaml.YAMLError as cause:
-        raise BadSpec(source, f"is neither JSON nor YAML: {str(cause)[:200]}") from cause
+        raise BadSpec(source, f"is neither JSON nor YAML: {str(cause)[:200]}", remedy=MAKE) from cause
 
 
 def _plain(value: Any) -> Any:

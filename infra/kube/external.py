@@ -88,7 +88,12 @@ def selector_of(pool: Any) -> dict[str, str]:
     """From a spec's `selector` or a read pool's `node_selector`. An empty one would select every node: refused."""
     selector = dict(getattr(pool, "selector", None) or getattr(pool, "node_selector", None) or {})
     if not selector:
-        raise BadSpec(f"external pool {pool.name}", "has no selector", expected="at least one node label")
+        raise BadSpec(
+            f"external pool {pool.name}",
+            "has no selector",
+            expected="at least one node label",
+            remedy="kubectl get nodes --show-labels",
+        )
     return selector
 
 

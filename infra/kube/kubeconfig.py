@@ -146,7 +146,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
-        raise BadSpec(f"kubeconfig {path}", f"cannot be read: {cause}") from cause
+        raise BadSpec(
+            f"kubeconfig {path}", f"cannot be read: {cause}", remedy=f"kubectl --kubeconfig {path} config view"
+        ) from cause
     if raw is None:
         return {}
     shaped = isinstance(raw, dict) and all(

@@ -9,7 +9,7 @@ from typing import Any
 
 from infra.errors import BadSpec, Forbidden, NotFound
 from infra.kube.api import Kube
-from infra.kube.dump import items
+from infra.kube.dump import MAKE, items
 from infra.kube.owners import volumes, workload
 from infra.kube.switches import groups, served
 from infra.kube.wire import Shared, Wire, budget, moment, node, pod
@@ -173,7 +173,7 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
             source,
             "holds no Kubernetes object",
             expected="a List of nodes, pods, poddisruptionbudgets and their owners",
-            remedy="kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FILE",
+            remedy=MAKE,
         )
     return Snapshot(
         nodes=tuple(nodes),

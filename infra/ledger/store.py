@@ -83,7 +83,10 @@ class Ledger:
             parsed = sa.make_url(text)
         except sa.exc.ArgumentError as cause:
             raise BadSpec(
-                "POOLSHIFT_LEDGER", "is no database URL", expected="a file, or postgresql://USER:PASSWORD@HOST/NAME"
+                "POOLSHIFT_LEDGER",
+                "is no database URL",
+                expected="a file, or postgresql://USER:PASSWORD@HOST/NAME",
+                remedy="unset POOLSHIFT_LEDGER, and the ledger is a file in POOLSHIFT_HOME",
             ) from cause
         return cls(_engine(parsed.set(drivername=_POSTGRESQL.get(parsed.drivername, parsed.drivername))))
 

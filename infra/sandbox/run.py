@@ -116,7 +116,10 @@ def start(
     loaded = scenario if isinstance(scenario, Scenario) else scenarios.load(scenario)
     if cloud not in loaded.clouds:
         raise BadSpec(
-            f"scenario {loaded.name!r}", f"does not run on {cloud}", expected=f"one of {', '.join(loaded.clouds)}"
+            f"scenario {loaded.name!r}",
+            f"does not run on {cloud}",
+            expected=f"one of {', '.join(loaded.clouds)}",
+            remedy=f"poolshift sandbox --scenario {loaded.name} --cloud {loaded.clouds[0]}",
         )
     if port:
         refuse_busy(port)

@@ -202,10 +202,13 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
 
 
+_LIST = "poolshift sandbox --list"
+
+
 def load(name: str) -> Scenario:
     """Read a scenario by name. Raises BadSpec naming the field, or the names that exist."""
     if name not in names():
-        raise BadSpec(f"scenario {name!r}", "does not exist", expected=f"one of {', '.join(names())}")
+        raise BadSpec(f"scenario {name!r}", "does not exist", expected=f"one of {', '.join(names())}", remedy=_LIST)
     text = (resources.files("infra.sandbox.scenarios") / f"{name}.yaml").read_text(encoding="utf-8")
     return parse(name, text)
 
@@ -217,14 +220,14 @@ def parse(name: str, text: str) -> Scenario:
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise BadSpec(f"scenario {name!r}", f"is not YAML: {error}") from error
+        raise BadSpec(f"scenario {name!r}", f"is not YAML: {error}", remedy=_LIST) from error
     if not isinstance(raw, dict):
-        raise BadSpec(f"scenario {name!r}", "is not a mapping")
+        raise BadSpec(f"scenario {name!r}", "is not a mapping", remedy=_LIST)
     try:
         return Scenario.model_validate({"name": name, **raw})
     except ValidationError as error:
         lines = describe_errors([dict(e) for e in error.errors()])
-        raise BadSpec(f"scenario {name!r}", "; ".join(lines)) from error
+        raise BadSpec(f"scenario {name!r}", "; ".join(lines), remedy=_LIST) from error
 
 
 def manifests(name: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 from infra.fabrics import Fabric, ceiling
 from infra.model.measurement import Sweep, SweepRow
 from infra.model.verdict import Finding, Level, Outcome, Verdict
-from tasks.rules.wording import and_more, size
+from tasks.rules.wording import and_more, plural, size
 
 FLOOR, SHAPE, PLAUSIBILITY = "bandwidth-floor", "bandwidth-shape", "plausibility"
 UNNAMED = "unknown"  # the collective of a table that neither its text nor its figures name
@@ -70,7 +70,7 @@ def judge_floor(sweep: Sweep, expected: Expected, fabric: Fabric | None, floors:
             outcome=Outcome.UNMEASURED,
             observed=observed,
             statistic=statistic,
-            reason=f"measured, not judged: no figure for {name} on {expected.nodes} nodes at these sizes; "
+            reason=f"measured, not judged: no figure for {name} on {plural(expected.nodes, 'node')} at these sizes; "
             f"set gate.min_busbw_gb_s",
         )
     above = _above_ceiling(sweep, fabric, expected)
@@ -185,7 +185,10 @@ def unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> s
 def _world(sweep: Sweep, expected: Expected) -> str:
     ranks = expected.nodes * expected.gpus
     if sweep.ranks != ranks:
-        return f"the run says {sweep.ranks or 'no'} ranks, {expected.nodes} nodes x {expected.gpus} GPUs make {ranks}"
+        return (
+            f"the run says {sweep.ranks or 'no'} ranks, {plural(expected.nodes, 'node')} "
+            f"x {plural(expected.gpus, 'GPU')} make {ranks}"
+        )
     if sweep.hosts != expected.nodes:
         return f"the run says {sweep.hosts or 'no'} hosts, expected {expected.nodes}"
     return ""
@@ -195,7 +198,7 @@ def _beyond(sweep: Sweep) -> str:
     """Rows of a round that was not announced are another run's."""
     last = max((row.round for row in sweep.rows), default=0)
     if last >= sweep.rounds:
-        return f"rows of round {last}, where {sweep.rounds} rounds were announced"
+        return f"rows of round {last}, where {plural(sweep.rounds, 'round')} were announced"
     return repeated(sweep)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infra.model.workload import Budget, Pod
+from tasks.rules.wording import plural
 
 # The disruption controller finds how many pods these want by itself; it asks all other owners for their scale.
 _COUNTABLE = ("ReplicaSet", "ReplicationController", "StatefulSet", "Deployment")
@@ -156,7 +157,7 @@ def _never(budget: Budget, covered: Sequence[Pod], counts_owners: bool, expected
     if not stale and 0 < expected <= desired and not budget.disrupted:
         helps = "add a replica, or let its owner relax the budget"
         return (
-            f"it needs {desired} healthy of {expected} pods: none can be spared",
+            f"it needs {desired} healthy of {plural(expected, 'pod')}: none can be spared",
             helps if _another_helps(budget, expected) else relax,
         )
     return "", ""

@@ -12,7 +12,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import Family, NcclLog
 from infra.model.verdict import Finding, Level
 from tasks.rules.transport import Transport, family_of_name
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 
 _ONE_JOB = "Give the log of one job alone"
 _NAMES = {
@@ -107,7 +107,7 @@ def _more_nics(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
             level=Level.WARN,
             code="more-nics",
             object="pod",
-            observed=f"a rank sees {most} NICs",
+            observed=f"a rank sees {plural(most, 'NIC')}",
             expected=f"{fabric.nics} on {fabric.machine_type}",
             remedy="Check that the machine type is the pool's and that the log is this pool's",
         ),

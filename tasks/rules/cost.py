@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from infra.probes.catalogue import Probe
+from tasks.rules.wording import plural
 
 STARTUP_SECONDS = 30.0  # GPUs are held from scheduling on; an image that is not on the node yet adds its pull
 
@@ -40,7 +41,7 @@ class Estimate:
     def wording(self) -> str:
         """One line for a plan."""
         parts = ", ".join(f"{item.probe} {item.gpu_minutes:.0f}" for item in self.items)
-        return f"about {self.gpu_minutes:.0f} GPU-minutes ({parts})"
+        return f"about {plural(round(self.gpu_minutes), 'GPU-minute')} ({parts})"
 
 
 def estimate(probes: Sequence[Probe], nodes: int, gpus: int) -> Estimate:
@@ -60,6 +61,6 @@ def over_budget(probe: Probe, nodes: int, gpus: int, *, left: float, budget: flo
     if need <= left:
         return ""
     return (
-        f"{probe.name} needs about {need:.0f} GPU-minutes, {left:.0f} of {budget:.0f} are left: raise "
+        f"{probe.name} needs about {plural(round(need), 'GPU-minute')}, {left:.0f} of {budget:.0f} are left: raise "
         f"validation.budget_gpu_minutes (--budget)"
     )

@@ -6,7 +6,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import NcclLog
 from infra.model.verdict import Finding, Level
 from tasks.rules.remedies import remedy_of
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 
 _DEVICE_REMEDY = "Request the RDMA resource in the pod; check the device plugin and /dev/infiniband in the pod"
 _PLUGIN_REMEDY = "Put the fabric's NCCL plugin on the image's LD_LIBRARY_PATH, or name it in NCCL_NET_PLUGIN"
@@ -252,7 +252,7 @@ def _nics(log: NcclLog, name: str | None, fabric: Fabric | None) -> _Part:
                 level=Level.BLOCK,
                 code="fewer-nics",
                 object="pod",
-                observed=f"a rank sees {min(low)} NICs",
+                observed=f"a rank sees {plural(min(low), 'NIC')}",
                 expected=f"{fabric.nics} on {fabric.machine_type}",
                 remedy="Request all RDMA resources of the node in the pod; check allocatable against the machine type",
             )
@@ -289,7 +289,7 @@ def _hidden(log: NcclLog, *, single: bool, nodes: int | None) -> _Part:
             code="hidden-by-placement",
             object="job",
             observed="every communicator stays inside one node",
-            expected=f"{nodes} nodes",
+            expected=f"{plural(nodes, 'node')}",
             remedy="Place one pod per node (pod anti-affinity or topology spread) and run again",
         )
         return [found], "invalid"

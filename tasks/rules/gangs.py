@@ -137,7 +137,10 @@ def judge_gang(
                 gang,
                 Level.BLOCK,
                 "gang-without-room",
-                f"{len(homeless)} of its {len(gang.pods)} pods find no room on the target when all are placed",
+                (
+                    f"{len(homeless)} of its {plural(len(gang.pods), 'pod')} "
+                    "find no room on the target when all are placed"
+                ),
                 "make the target larger, or free it",
             )
         )

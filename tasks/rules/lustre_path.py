@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from infra.model.verdict import Outcome, Verdict
 from infra.probes.readers.lnet import LnetSight
 from tasks.rules.counted import count
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 
 CHECK = "storage-path"
 BULK = 1 << 20  # bytes that one LNet message carries at most (LNET_MTU), so fewer messages cannot have moved them
@@ -41,7 +41,9 @@ def judge_path(sights: Mapping[str, Sequence[LnetSight]], moved: Mapping[str, fl
     return Verdict(
         check=CHECK,
         outcome=outcome,
-        observed=f"{sum(found is Outcome.PASS for found, _ in judged.values())} of {len(judged)} nodes on RDMA",
+        observed=(
+            f"{sum(found is Outcome.PASS for found, _ in judged.values())} of {plural(len(judged), 'node')} on RDMA"
+        ),
         limit="bulk traffic of every node on an RDMA network of LNet (efa, o2ib)",
         statistic="messages by network before and after the I/O, against the bytes that fio moved",
         reason=and_more(reasons, 3) or "no node was measured",

@@ -91,7 +91,7 @@ class Progress:
         """One line."""
         if not self.total:
             return "no pod has to leave"
-        text = f"{self.gone} of {self.total} pods gone ({self.percent} %), {self.terminating} terminating"
+        text = f"{self.gone} of {plural(self.total, 'pod')} gone ({self.percent} %), {self.terminating} terminating"
         if self.per_second > 0 and self.gone < self.total:
             rate = f"{self.per_second:.0f}/s" if self.per_second >= 1 else f"{60 * self.per_second:.1f}/min"
             text += f", {rate}, about {span(timedelta(seconds=(self.total - self.gone) / self.per_second))} left"

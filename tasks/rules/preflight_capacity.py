@@ -8,6 +8,7 @@ from infra.model.spec import EksTarget, ExternalPool, GkeTarget, MigrationSpec, 
 from infra.model.survey import Part, Survey
 from infra.model.verdict import Finding
 from tasks.rules.preflight_question import Question, block, unread, warn, zone_of
+from tasks.rules.wording import plural
 
 
 def check_machine(q: Question) -> Iterator[Finding]:
@@ -147,7 +148,7 @@ def check_reservation_room(q: Question) -> Iterator[Finding]:
     if found.free >= needed:
         return
     what = f"reservation {found.name}"
-    observed = f"has {found.free} of {found.total} machines free"
+    observed = f"has {found.free} of {plural(found.total, 'machine')} free"
     if not must_swap(q.survey, q.spec):
         yield block(
             "reservation-full",
@@ -208,7 +209,7 @@ def check_quota(q: Question) -> Iterator[Finding]:
             "quota",
             f"quota {quota.name}",
             f"{free:g} of {quota.limit:g} {quota.unit} free",
-            f"{needed} for {q.target.nodes} nodes",
+            f"{needed} for {plural(q.target.nodes, 'node')}",
             "ask the cloud to raise it, or use a reservation",
         )
     elif quota.used is None:

@@ -9,6 +9,7 @@ from infra.model.pools import PoolState
 from infra.model.spec import EksTarget, ExternalPool
 from infra.model.verdict import Finding
 from tasks.rules.preflight_question import Question, block, info, warn
+from tasks.rules.wording import plural
 
 
 def check_cluster(q: Question) -> Iterator[Finding]:
@@ -34,7 +35,7 @@ def check_same_cluster(q: Question) -> Iterator[Finding]:
         yield block(
             "source-nodes-unseen",
             f"{source.kind} pool {source.name}",
-            f"has {source.nodes} nodes in the cloud and none in Kubernetes ({_labels(source.node_selector)})",
+            f"has {plural(source.nodes, 'node')} in the cloud and none in Kubernetes ({_labels(source.node_selector)})",
             "the same nodes in both",
             "point cluster.kubeconfig and cluster.context at the cluster that the spec names",
         )
@@ -72,7 +73,7 @@ def check_source(q: Question) -> Iterator[Finding]:
         yield info(
             "source-autoscaled",
             what,
-            f"may be scaled between {low} and {high} nodes",
+            f"may be scaled between {low} and {plural(high, 'node')}",
             "its size is fixed during the run and put back after it",
         )
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from infra.clock import parse_time
+from tasks.rules.wording import plural
 
 Wire = Mapping[str, Any]
 
@@ -120,8 +121,8 @@ def _complete(name: str, pods: Sequence[Wire], wanted: int) -> Sight:
     return Sight(
         state=State.UNMEASURED,
         object=name,
-        reason=f"complete, but of {wanted} wanted, {len(pods)} pods were seen and {len(done)} ended well on "
-        f"{len(nodes)} nodes: somebody deleted or made pods",
+        reason=f"complete, but of {wanted} wanted, {plural(len(pods), 'pod')} were seen and {len(done)} ended well on "
+        f"{plural(len(nodes), 'node')}: somebody deleted or made pods",
     )
 
 
@@ -198,7 +199,7 @@ _POD_RULES: tuple[Rule, ...] = (_lost, _not_scheduled, _not_started)
 def _progress(pods: Sequence[Wire], wanted: int) -> str:
     phases = [(pod.get("status") or {}).get("phase", "Pending") for pod in pods]
     shown = ", ".join(f"{phases.count(p)} {p.lower()}" for p in sorted(set(phases)))
-    return f"{len(pods)} of {wanted} pods: {shown or 'none yet'}"
+    return f"{len(pods)} of {plural(wanted, 'pod')}: {shown or 'none yet'}"
 
 
 def _condition(job: Wire, kind: str) -> Wire | None:

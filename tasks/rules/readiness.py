@@ -16,7 +16,7 @@ from infra.model.plugins import DRA_DRIVERS, KNOWN_PLUGINS, Container, DaemonSet
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from infra.model.workload import Requirement, Toleration
 from tasks.rules.causes import WRONG_ARCHITECTURE, cause_of
-from tasks.rules.wording import age, and_more, rfc3339
+from tasks.rules.wording import age, and_more, plural, rfc3339
 
 # What the DaemonSet controller adds to every pod's tolerations (kubernetes.io docs, DaemonSet taints).
 AUTOMATIC_TOLERATIONS = tuple(
@@ -60,7 +60,7 @@ def judge(view: PluginView, expected: Expectation) -> Verdict:
         check="readiness",
         outcome=outcome,
         observed=_standing(view, expected),
-        limit=f"{expected.nodes} nodes, each with {_counts(expected.resources)}",
+        limit=f"{plural(expected.nodes, 'node')}, each with {_counts(expected.resources)}",
         statistic="per node",
         reason=blocks[0].fact() if blocks else "every node offers what its machine type has",
         findings=findings,
@@ -69,8 +69,8 @@ def judge(view: PluginView, expected: Expectation) -> Verdict:
 
 def _standing(view: PluginView, expected: Expectation) -> str:
     """What is there and what is not: Ready alone says nothing of devices."""
-    of = f"of {expected.nodes}"
-    parts = [f"{sum(n.ready for n in view.nodes)} {of} nodes Ready"]
+    of = f"of {plural(expected.nodes, 'node')}"
+    parts = [f"{sum(n.ready for n in view.nodes)} {of} Ready"]
     for name, resources in (("GPUs", expected.gpus), ("RDMA devices", expected.rdma)):
         if resources:
             whole = sum(
@@ -80,7 +80,7 @@ def _standing(view: PluginView, expected: Expectation) -> str:
                 )
                 for n in view.nodes
             )
-            parts.append(f"{whole} {of} with all {name}")
+            parts.append(f"{whole} of {expected.nodes} with all {name}")
     return ", ".join(parts)
 
 
@@ -95,11 +95,11 @@ def nodes_present(view: PluginView, expected: Expectation) -> Iterable[Finding]:
             "no-nodes",
             f"pool {expected.pool}",
             "no node with the pool's label in Kubernetes",
-            f"{expected.nodes} nodes",
+            f"{plural(expected.nodes, 'node')}",
             "look at the instances' console output: nodes that never join fail in user data, role or security group",
         )
     elif found < expected.nodes:
-        yield _block("nodes-missing", f"pool {expected.pool}", f"{found} nodes joined", f"{expected.nodes}")
+        yield _block("nodes-missing", f"pool {expected.pool}", f"{plural(found, 'node')} joined", f"{expected.nodes}")
 
 
 def nodes_ready(view: PluginView, expected: Expectation) -> Iterable[Finding]:
@@ -350,7 +350,7 @@ def _diagnose_container(container: Container) -> tuple[str, str] | None:
         code = container.exit_code
         return (
             "plugin-crash-loop",
-            f"{container.waiting} of {container.name}, {container.restarts} restarts"
+            f"{container.waiting} of {container.name}, {plural(container.restarts, 'restart')}"
             + (f", last exit code {code}" if code is not None else ""),
         )
     if container.init and not container.ready and container.terminated != "Completed":

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from infra.model.gangs import gang_kind
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot
+from tasks.rules.wording import plural
 
 # Replaced anywhere by their controller, or not replaced at all: no failover, so no order among them.
 _OTHERS = ("ReplicaSet", "ReplicationController", "DaemonSet", "Job", "Node")
@@ -49,7 +50,7 @@ def replica_findings(snapshot: Snapshot, source: Collection[str]) -> list[Findin
             code="replicas-all-on-source",
             object=f"{pods[0].owner.kind.lower() if pods[0].owner else 'set'} {pods[0].namespace}/"
             f"{pods[0].owner.name if pods[0].owner else pods[0].name}",
-            observed=f"all {len(pods)} replicas are on the source pool",
+            observed=f"all {plural(len(pods), 'replica')} are on the source pool",
             expected="one on the target before its nodes are cordoned, for operators that fail over",
             remedy="none needed: the move evicts one of them first, as its budget allows",
         )

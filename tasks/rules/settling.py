@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot
+from tasks.rules.wording import plural
 
 # Kinds whose pods are replaced one for one, so that as many must be Ready after as before.
 _REPLACED = ("Deployment", "ReplicaSet", "StatefulSet")
@@ -88,7 +89,7 @@ def unsettled(before: Health, now: Snapshot, off: Collection[str]) -> list[Findi
                     level=Level.BLOCK,
                     code="replacements-not-ready",
                     object=before.names[uid],
-                    observed=f"{ready[uid]} pods Ready after the wave",
+                    observed=f"{plural(ready[uid], 'pod')} Ready after the wave",
                     expected=f"{needed}, as before it",
                     remedy=f"kubectl get pods -n {workload.namespace} -o wide",
                 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.model.record import SliceRecord
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 
 LAID_OUT = "swap"  # the note with the sizes of all slices
 _NOT_BEGUN = "not begun"
@@ -41,4 +41,4 @@ def _row(number: int, note: Any, planned: int) -> dict[str, str]:
 
 def _pods(moved: Mapping[str, Any]) -> str:
     waves = moved.get("waves") or ()
-    return f"{sum(int(wave.get('moved') or 0) for wave in waves)} pods" if waves else ""
+    return plural(sum(int(wave.get("moved") or 0) for wave in waves), "pod") if waves else ""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from infra.model.verdict import Finding, Level
+from tasks.rules.wording import plural
 
 GRACE = timedelta(minutes=2)  # an image pull or a rolling update may take this long without being a breach
 UNREAD = "workload-unread"
@@ -97,7 +98,7 @@ def _job(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     left = int(spec.get("completions", parallelism)) - int(status.get("succeeded") or 0)
     wanted, active = min(parallelism, left), int(status.get("ready") or 0)
     if active < wanted:
-        yield _finding("job-below-strength", name, f"{active} of {wanted} pods ready", f"{wanted}")
+        yield _finding("job-below-strength", name, f"{active} of {plural(wanted, 'pod')} ready", f"{wanted}")
 
 
 def _gang(name: str, seen: Seen) -> Iterable[Finding]:
@@ -109,7 +110,9 @@ def _gang(name: str, seen: Seen) -> Iterable[Finding]:
     elif not running and not ended:
         yield _finding("gang-without-pods", name, "has no pod", "its ranks running on the target")
     elif unready:
-        yield _finding("gang-below-strength", name, f"{len(unready)} of {len(running)} pods not ready", "all ready")
+        yield _finding(
+            "gang-below-strength", name, f"{len(unready)} of {plural(len(running), 'pod')} not ready", "all ready"
+        )
 
 
 def _ready(pod: Mapping[str, Any]) -> bool:
@@ -122,7 +125,7 @@ def _replicas(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     wanted = int(spec.get("replicas", 1))
     ready = int(status.get("readyReplicas") or 0)
     if ready < wanted:
-        yield _finding("replicas-unready", name, f"{ready} of {wanted} replicas ready", f"{wanted}")
+        yield _finding("replicas-unready", name, f"{ready} of {plural(wanted, 'replica')} ready", f"{wanted}")
 
 
 def _stuck(pod: Mapping[str, Any], target: Mapping[str, str], started: datetime) -> Iterable[Finding]:

@@ -136,7 +136,13 @@ def _enough(slices: Sequence[Slice], steps: Sequence[Size]) -> list[Finding]:
     found = []
     if have < wanted:
         found.append(
-            _block("swap-source-too-small", "source pool", f"has {have} nodes to give up", f"{wanted}", "ask for fewer")
+            _block(
+                "swap-source-too-small",
+                "source pool",
+                f"has {plural(have, 'node')} to give up",
+                f"{wanted}",
+                "ask for fewer",
+            )
         )
     if any(s.add < 2 for s in slices):
         found.append(
@@ -150,7 +156,13 @@ def _enough(slices: Sequence[Slice], steps: Sequence[Size]) -> list[Finding]:
         )
     if len(slices) > SLICES:
         found.append(
-            _block("swap-too-many-slices", "swap.slice", f"gives {len(slices)} slices", f"at most {SLICES}", "raise it")
+            _block(
+                "swap-too-many-slices",
+                "swap.slice",
+                f"gives {plural(len(slices), 'slice')}",
+                f"at most {SLICES}",
+                "raise it",
+            )
         )
     return found
 
@@ -226,7 +238,7 @@ def _gang_without_room(gang: Gang, homeless: int, nodes: int, name: str) -> Find
     return _block(
         "gang-never-fits",
         gang.object,
-        f"moves as one, and {homeless} of its {len(gang.pods)} pods find no room on the "
+        f"moves as one, and {homeless} of its {plural(len(gang.pods), 'pod')} find no room on the "
         f"{plural(nodes, 'target node')} that are proven when {name} must leave",
         "as many nodes freed before it as it needs",
         "free source nodes or machines of the reservation, make swap.slice larger, or give the gang mode wait",
@@ -290,14 +302,17 @@ def combine(gates: Mapping[int, Gate], uids: Mapping[int, Iterable[str]], pool: 
         outcome = worst(v.outcome for v in of_all)
         answered = sum(any(v.check == name for v in gate.verdicts) for gate in gates.values())
         if outcome is Outcome.PASS and answered < slices:
-            reason = f"{answered} of {slices} slices answer it"
+            reason = f"{answered} of {plural(slices, 'slice')} answer it"
             verdicts.append(Verdict(check=name, outcome=Outcome.UNMEASURED, reason=reason))
         else:
             verdicts.append(next(v for v in of_all if v.outcome is outcome))
     proven = {uid for each in uids.values() for uid in each}
     now = set(pool)
     if now != proven or not now:
-        odd = f"{len(now - proven)} nodes of the pool are of no proven slice, {len(proven - now)} proven ones are gone"
+        odd = (
+            f"{plural(len(now - proven), 'node')} of the pool are of no proven "
+            f"slice, {len(proven - now)} proven ones are gone"
+        )
         verdicts.append(Verdict(check="slices", outcome=Outcome.UNMEASURED, reason=odd))
     return Gate(name="proof", required=(*required, *(() if required else ("slices",))), verdicts=tuple(verdicts))
 

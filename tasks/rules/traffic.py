@@ -10,7 +10,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import PayloadEvents, is_efa
 from infra.model.verdict import Finding, Level
 from tasks.rules.counted import Counted, count
-from tasks.rules.wording import and_more
+from tasks.rules.wording import and_more, plural
 
 # Bootstrap, health checks and metrics go over Ethernet too: above this share of all bytes, it carries the collective.
 ETHERNET_SHARE = 0.2
@@ -73,7 +73,7 @@ def judge_counters(payload: PayloadEvents | None, nodes_wanted: int | None, fabr
         if rdma is None and (ethernet or 0) > CHATTER_BYTES:
             missing.append(f"RDMA counters of {node}, where {(ethernet or 0) / 1e9:.1f} GB went over Ethernet")
     if nodes and nodes_wanted is not None and len(nodes) != nodes_wanted:
-        missing.append(f"counters of {nodes_wanted} nodes (there are {len(nodes)})")
+        missing.append(f"counters of {plural(nodes_wanted, 'node')} (there are {len(nodes)})")
     return Traffic(findings=tuple(findings), missing=tuple(missing))
 
 

@@ -34,8 +34,10 @@ def and_more(names: Sequence[str], limit: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """ "1 node", "2 nodes"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """ "1 node", "2 nodes", "2 entries"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
 
 
 def size(count: int) -> str:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,6 +201,25 @@ def test_approve_reads_the_older_note_and_says_when_nobody_could_be_woken(
 
     answer = approval.approve(spec.cluster, "older", by="ada", reason="proven")
     assert answer.startswith("approved by ada; it takes effect when the migration runs next")
+
+
+def test_serving_is_said_once_prefect_has_the_deployments(keeper: Keeper) -> None:
+    environment = {**os.environ, "POOLSHIFT_HOME": str(keeper.home), "PREFECT_API_URL": keeper.url}
+    command = [sys.executable, "-m", "flows.cli", "serve"]
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = next((line for line in process.stderr if "serving" in line), "")
+        asked = urllib.request.Request(
+            f"{keeper.url}/deployments/filter", data=b"{}", headers={"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            known = {each["name"] for each in json.load(answer)}
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+
+    assert {"migrate-node-pool", "plan-migration", "revalidate-pools", "rollback-migration"} <= known
+    assert all(name in said for name in known)
+    assert (process.returncode, "Traceback" in rest) == (0, False)
 
 
 def test_a_private_server_is_not_announced_and_ends_with_a_parent_that_is_killed(keeper: Keeper) -> None:

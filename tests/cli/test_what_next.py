@@ -1,0 +1,44 @@
+"""Every complaint about what was given says what to type next."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from flows import cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_bad_input_is_refused_without_what_to_do_next() -> None:
+    files = [path for part in ("flows", "tasks", "infra") for path in (ROOT / part).rglob("*.py")]
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "BadSpec"
+        if not any(k.arg in ("remedy", None) for k in node.keywords)
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("audit -f MISSING", "kubectl get nodes,"),
+        ("blockers -f MISSING", "kubectl get nodes,"),
+        ("judge MISSING", "poolshift judge FILE"),
+        ("drain", "poolshift drain NODE"),
+        ("drain a -l b=c", "poolshift drain NODE"),
+        ("sandbox --scenario MISSING", "poolshift sandbox --list"),
+        ("plan MISSING", "infra/examples"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_with_the_command_to_type(
+    line: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(line.split()) == 2
+    (said,) = (words for words in capsys.readouterr().err.splitlines() if words.startswith("  next: "))
+    assert command in said
