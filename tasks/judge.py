@@ -227,6 +227,8 @@ def _result(
     verdict = next((w for w in _ORDER[:6] if w in words), None) or _rest(words, verdicts)
     if decided is Outcome.FAIL and verdict not in _ORDER[:4]:
         verdict = "degraded"
+    if verdict == "healthy" and decided is not Outcome.PASS and any(f.level is Level.WARN for f in findings):
+        verdict = "suspicious"  # nothing in it is bad by itself, and it cannot all be true
     return JudgeResult(
         kind=kind,
         outcome=decided,

@@ -76,6 +76,12 @@ def test_two_versions_of_what_a_job_has_one_of_are_two_jobs(line: str, name: str
     assert [f.observed for f in answer.findings if f.code == "versions-differ"] == [name]
 
 
+def test_what_cannot_all_be_true_is_not_called_healthy() -> None:
+    answer = with_late("NCCL version 2.18.5+cuda12.2")
+    assert answer.verdict == "suspicious"
+    assert answer.lines()[0] == "unmeasured: all-reduce, suspicious"
+
+
 def test_the_same_version_built_for_another_cuda_is_one_version() -> None:
     assert with_late("NCCL version 2.27.7+cuda13.0").outcome is Outcome.PASS
 
