@@ -15,6 +15,7 @@ from tasks.rules.transport import Transport, family_of_name
 from tasks.rules.wording import and_more, plural
 
 _ONE_JOB = "Give the log of one job alone"
+_OF_PLUGINS = frozenset({Family.LIBFABRIC, Family.GIB, Family.FASTRAK, Family.TCPX})
 _NAMES = {
     "version": "NCCL version",
     "plugin_version": "aws-ofi-nccl",
@@ -184,22 +185,31 @@ def _other_network(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
 
 
 def _against_environment(log: NcclLog) -> tuple[Finding, ...]:
-    """A job that was told to use one network, beside lines of another: two jobs are in this log."""
-    told = log.env.get("NCCL_NET", "")
-    wanted = next((family for family in Family if family.value == told.lower()), family_of_name(log, told))
+    """A job that was told to use one network, or not to use one, beside lines of it: two jobs are in this log."""
     named = sorted({*log.channel_networks, *log.selected})
     used = {family_of_name(log, name) for name in named}
-    if not told or wanted is Family.OTHER or not used or wanted in used:
-        return ()
-    return (
+    told = log.env.get("NCCL_NET", "")
+    wanted = next((family for family in Family if family.value == told.lower()), family_of_name(log, told))
+    said = []
+    if told and wanted is not Family.OTHER and used and wanted not in used:
+        said.append((f"NCCL_NET={told} is set", and_more(named, 3)))
+    if log.env.get("NCCL_NET_PLUGIN", "").lower() == "none" and used & _OF_PLUGINS:
+        said.append(("NCCL_NET_PLUGIN=none is set", and_more(named, 3)))
+    if log.env.get("NCCL_IB_DISABLE") == "1" and Family.IB in used:
+        said.append(("NCCL_IB_DISABLE=1 is set", and_more(named, 3)))
+    only = log.provider_filter or ""
+    if only and (others := [p for p in log.providers if not p.startswith(only)]):
+        said.append((f"the plugin is told to take provider {only} only", f"provider {and_more(others, 3)}"))
+    return tuple(
         Finding(
             level=Level.WARN,
             code="environment-contradicted",
             object="job",
-            observed=f"NCCL_NET={told} is set, and the log names {and_more(named, 3)}",
+            observed=f"{setting}, and the log names {shown}",
             expected="the network that was asked for, or none",
             remedy=_ONE_JOB,
-        ),
+        )
+        for setting, shown in said
     )
 
 

@@ -78,7 +78,7 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
         _p("provider-filter", rb"NET/OFI Setting provider_filter to (?P<name>\S+)$"),
         _p("no-efa-device", rb"NET/OFI .*(?:[Nn]o eligible providers|optimal provider|Only EFA provider is supported)"),
         _p("ofi-init-failed", rb"NET/OFI .*(?:initialization failed|[Ff]ailed to initialize|Failing init)"),
-        _p("gdr-disabled-on-instance", rb"NET/OFI .*GDR disabled on GDR-supported"),
+        _p("gdr-disabled-on-instance", rb"NET/OFI .*GDR (?:disabled|not supported)"),
         _p("speed", rb"NET/IB ?: Made virtual device \[\d+\] name=\S+ speed=(?P<name>\d{1,9})\b"),
         _p("plugin-loaded", rb"NET/Plugin ?: Loaded net plugin (?P<name>.+?) \(v\d+\)"),
         _p(
