@@ -74,8 +74,8 @@ class Board:
 
 def _moved(report: WaveReport) -> str:
     """What left, in words; that nothing had to is another thing than that nothing did."""
-    if report.moved:
-        return f"{plural(report.moved, 'pod')} moved"
+    if report.pods:
+        return f"{plural(report.pods, 'pod')} moved"
     return "no pod to move" if not report.stuck else "no pod moved"
 
 
@@ -87,7 +87,7 @@ def row(report: WaveReport, ended: datetime) -> dict[str, Any]:
         "wave": f"{report.number} of {report.of}",
         "nodes": and_more(sorted(report.nodes), 6),
         "empty": f"{sum(1 for end in report.nodes.values() if end.value == 'drained')} of {len(report.nodes)}",
-        "pods moved": report.moved,
+        "pods moved": report.pods,
         "gangs": "; ".join(gangs) or "-",
         "took": span(timedelta(seconds=report.seconds)),
         "ended": rfc3339(ended),

@@ -26,6 +26,11 @@ class WaveReport:
     seconds: float = 0.0
 
     @property
+    def pods(self) -> int:
+        """All that left with it: one by one, and as ranks of gangs that run again."""
+        return self.moved + sum(g.ranks for g in self.gangs if g.running)
+
+    @property
     def stuck(self) -> list[str]:
         """What has kept nodes from being empty, with the reason of each: gangs, pods, then what is not proven."""
         gangs = [f"{g.workload}: {g.reason}" for g in self.gangs if g.end is not End.DRAINED]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.model.record import SliceRecord
+from tasks.rules.story_tables import pods_of
 from tasks.rules.wording import and_more, plural
 
 LAID_OUT = "swap"  # the note with the sizes of all slices
@@ -41,4 +42,4 @@ def _row(number: int, note: Any, planned: int) -> dict[str, str]:
 
 def _pods(moved: Mapping[str, Any]) -> str:
     waves = moved.get("waves") or ()
-    return plural(sum(int(wave.get("moved") or 0) for wave in waves), "pod") if waves else ""
+    return plural(sum(map(pods_of, waves)), "pod") if waves else ""

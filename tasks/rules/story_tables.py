@@ -101,7 +101,7 @@ def _waves(moved: Mapping[str, Any]) -> Table:
         total = leaving
     note = f"{plural(leaving, 'pod')} had to leave."
     if total > leaving:
-        note += " The others came to these nodes meanwhile."
+        note += " The others came meanwhile, or are ranks of a gang that had them elsewhere too."
     elif total < leaving:
         note += " The others stay, or have left in an earlier start of this run."
     return Table(

@@ -23,7 +23,7 @@ FIRST = SliceRecord(
     add=1,
     total=1,
     gate={"outcome": Outcome.PASS},
-    moved={"waves": [{"moved": 2}, {"moved": 3}]},
+    moved={"waves": [{"moved": 2}, {"moved": 3, "gangs": [{"ranks": 4, "running": "2026"}, {"ranks": 8}]}]},
 )
 NOTES = {
     "swap": {"nodes": {}, "sizes": [[1, 1, 1], [1, 1, 2], [2, 2, 4]]},
@@ -40,7 +40,7 @@ def test_each_slice_has_a_row_and_one_that_cannot_be_read_shows_no_progress() ->
     rows = rows_of(NOTES)
 
     assert [r["slice"] for r in rows] == ["1 of 3", "2 of 3", "3 of 3"]
-    assert rows[0] | {"given up": "old-a", "moved": "5 pods", "stage": "proven", "gate": "pass"} == rows[0]
+    assert rows[0] | {"given up": "old-a", "moved": "9 pods", "stage": "proven", "gate": "pass"} == rows[0]
     assert rows[1]["stage"].startswith("unreadable: note.slice-2")
     assert rows[2]["stage"] == "not begun"
     assert [r["stage"] for r in rows_of({"swap": [], "slice-1": None, "slice-7": 3})] == [
