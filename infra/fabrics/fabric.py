@@ -97,7 +97,7 @@ class Fabric:
     `pin` the one to put in NCCL_NET. `rdma` false marks a type where sockets are the design (a negative control).
     `interfaces` maps pod interface to GKE network for the multi-network annotation. `env` is what any pod needs to find
     the plugin, `pinned_env` the vendor's tuning for the reference run, `env_script` a file on the node that sets it.
-    `ofi_protocol` is what aws-ofi-nccl takes there by itself (SENDRECV, RDMA).
+    `ofi_protocol` is what aws-ofi-nccl takes there by itself (SENDRECV, RDMA); `mnnvl` says that NVLink spans nodes.
     `storage_client_gb_s` maps the client's path to the Lustre server (tcp, efa) to the most that one client can move.
     """
 
@@ -129,6 +129,7 @@ class Fabric:
     capabilities: tuple[str, ...] = ("IPC_LOCK",)
     plugins: tuple[str, ...] = ()
     ofi_protocol: str | None = None
+    mnnvl: bool = False
     storage_client_gb_s: Mapping[str, float] = field(default_factory=lambda: EMPTY)
     minimums: tuple[Minimum, ...] = ()
 

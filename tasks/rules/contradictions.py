@@ -42,7 +42,7 @@ def contradicted(
         *_several(log, start),
         *_other_machine(log, fabric),
         *_more_nics(log, fabric),
-        *_across_nodes(log),
+        *_across_nodes(log, fabric),
     )
 
 
@@ -65,6 +65,8 @@ def _refused(log: NcclLog) -> tuple[Finding, ...]:
 def _several(log: NcclLog, start: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Two versions of what a job has one of: two jobs, or two images in one."""
     values = {_NAMES[name]: found for name, found in log.disagreements.items()}
+    if len(log.ofi_protocols) > 1:
+        values["transport protocol"] = log.ofi_protocols
     said = start.get("nccl")
     same = isinstance(said, str) and log.version and (said == log.version or said.startswith(f"{log.version}."))
     if isinstance(said, str) and log.version and not same and "NCCL version" not in values:
@@ -115,18 +117,24 @@ def _more_nics(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
     )
 
 
-def _across_nodes(log: NcclLog) -> tuple[Finding, ...]:
-    """NVLink between nodes, which no communicator says that it has."""
-    if "mnnvl" not in log.hints or any(1 in c.mnnvl for c in log.communicators):
+def _across_nodes(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
+    """NVLink between nodes, which no communicator says that it has, or which the machine type has not."""
+    told = any(1 in c.mnnvl for c in log.communicators)
+    if told and fabric is not None and not fabric.mnnvl:
+        observed, expected = "MNNVL 1: NVLink between nodes", f"none on {fabric.machine_type}"
+    elif "mnnvl" in log.hints and not told:
+        observed = f'"{log.hints["mnnvl"]}", and no communicator says that it is in an NVLink domain of nodes'
+        expected = "one of the two"
+    else:
         return ()
     return (
         Finding(
             level=Level.WARN,
             code="mnnvl-contradicted",
             object="job",
-            observed=f'"{log.hints["mnnvl"]}", and every communicator says that it is in no NVLink domain of nodes',
-            expected="one of the two",
-            remedy="Run again with NCCL_MNNVL_ENABLE=0 and look for NET channels",
+            observed=observed,
+            expected=expected,
+            remedy="Give the log of this pool's job alone; with NCCL_MNNVL_ENABLE=0, look for NET channels",
         ),
     )
 

@@ -145,6 +145,7 @@ def test_gpudirect_channels_beside_a_plugin_that_has_it_off_are_believed_by_nobo
         "NET/OFI Selected provider is efa, fabric is efa-direct (found 32 nics)",
         "NET/OFI Need to force simple protocol: GDR not supported",
         "NET/OFI Setting provider_filter to tcp",
+        "NET/OFI Using transport protocol SENDRECV (user set)",
         "NCCL_NET_PLUGIN set by environment to none.",
         "NCCL_NET set by environment to Socket.",
     ],
@@ -166,6 +167,10 @@ def test_a_rank_with_more_nics_than_the_machine_type_has_is_of_another_pool() ->
     answer = read(GOOD, "p6-b200.48xlarge")
     assert answer.outcome is Outcome.UNMEASURED
     assert "more-nics" in shown(answer)
+
+
+def test_nvlink_between_nodes_of_a_machine_type_without_it_is_of_another_pool() -> None:
+    assert "mnnvl-contradicted" in shown(read([line.replace("MNNVL 0", "MNNVL 1") for line in GOOD]))
 
 
 def test_a_net_device_that_the_machine_type_cannot_have_is_of_another_pool() -> None:

@@ -110,3 +110,9 @@ def test_a_document_is_doubted_for_the_same_reasons() -> None:
         document(devices=[d | {"group": d["rank"] // 8} for d in good["devices"]]),
     ]
     assert [read(text).outcome for text in changed] == [Outcome.UNMEASURED] * len(changed)
+
+
+def test_a_document_that_names_one_thing_twice_is_not_whole() -> None:
+    twice = document().replace('"errors": []', '"errors": ["Test NCCL failure"], "errors": []')
+    assert twice != document()
+    assert read(twice).outcome is not Outcome.PASS

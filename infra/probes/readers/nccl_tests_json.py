@@ -29,7 +29,7 @@ def read_nccl_tests_json(text: str) -> ToolReading | None:
 
 def _documents(text: str) -> Iterator[tuple[Mapping[str, Any], bool]]:
     """Every document with whether it is whole. The last one is not when text follows that is no document."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_once)
     found: list[Mapping[str, Any]] = []
     at = text.index("{")
     while at >= 0 and len(found) < MAX_DOCUMENTS:
@@ -49,6 +49,15 @@ def _documents(text: str) -> Iterator[tuple[Mapping[str, Any], bool]]:
         yield document, not rest
     if '"results"' in rest:
         yield {"results": _salvage(rest)}, False
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; no tool names one thing twice, and of two nobody knows which is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        msg = "a key stands twice in one object"
+        raise ValueError(msg)
+    return found
 
 
 def _salvage(text: str) -> list[Any]:
