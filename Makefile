@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CLOUD ?= eks
 KEEP ?= 0
 STAMP := $(VENV)/.installed
-JOBS ?= 2
+JOBS ?= 3
 
 .PHONY: help demo test lint types contracts bench setup test-kill test-faults test-fuzz test-statistics \
 	test-payloads control-plane operators test-real test-real-all karpenter clean
