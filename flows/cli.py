@@ -6,8 +6,9 @@ Exit codes: 0 done or pass, 1 error, 2 usage or bad spec, 3 gate held (fail), 4 
 
 from __future__ import annotations
 
+# `signal` itself loads enum, and a Ctrl-C may come meanwhile.
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
 import sys
 
 INTERRUPTED = 130  # as shells say of a process that SIGINT ended
@@ -31,9 +32,16 @@ def run(arguments: list[str]) -> int:
         from flows.commands import invoke
 
         return invoke(arguments)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not _is_interrupt(error):
+            raise
         sys.stderr.write(_WORDS)
         return INTERRUPTED
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """A Ctrl-C, or what Python 3.11 makes of one that comes while a class is built: an error caused by it."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or _is_interrupt(error.__cause__))
 
 
 def _end_at_once(*_: object) -> None:

@@ -409,7 +409,15 @@ def _block(code: str, what: str, observed: str, expected: str, remedy: str = "")
 
 
 def _counts(resources: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in resources.items()) or "its devices"
+    """Each resource with its number; a row of numbered ones (rdma-0 to rdma-7) as one."""
+    rows: dict[tuple[str, int], list[str]] = {}
+    for name, count in resources.items():
+        rows.setdefault((name.rstrip("0123456789"), count), []).append(name)
+    words = [
+        f"{count} {names[0]}" + (f" to {names[-1].rpartition('/')[2]}" if len(names) > 1 else "")
+        for (_, count), names in rows.items()
+    ]
+    return ", ".join(words) or "its devices"
 
 
 def _per_node(counts: Mapping[str, int]) -> str:

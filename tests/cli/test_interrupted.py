@@ -17,6 +17,8 @@ module = sys.argv[1]
 class Here:
     def find_spec(self, name, path=None, target=None):
         if name == module:
+            if len(sys.argv) > 2 and sys.argv[-1] == "-":
+                raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()  # as Python 3.11 words it
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Here())
 from flows.cli import main
@@ -35,6 +37,7 @@ sys.exit(main())
         ("flows.specs", "plan infra/examples/eks-p5en.yaml"),
         ("pydantic", "status"),
         ("tasks.judge", "judge README.md"),
+        ("tasks.judge", "judge -"),
     ],
 )
 def test_an_interrupt_while_the_program_loads_is_one_line_and_exit_code_130(module: str, command: str) -> None:

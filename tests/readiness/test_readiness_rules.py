@@ -274,3 +274,17 @@ def test_the_gpu_drivers_devices_are_not_taken_for_rdma() -> None:
 
     assert judge(view, EXPECTED).outcome is Outcome.FAIL
     assert {"plugin-absent", "devices-missing"} <= codes(view)
+
+
+def test_what_was_observed_says_what_is_ready_and_what_is_not() -> None:
+    """ "2 of 2 nodes ready" beside a fail contradicts it."""
+    bare = replace(healthy(), nodes=(node("a", allocatable={GPU: 8}), node("b", allocatable={GPU: 8})))
+    gke = replace(EXPECTED, rdma={f"networking.gke.io.networks/rdma-{i}": 1 for i in range(8)})
+
+    assert (
+        judge(healthy(), EXPECTED).observed == "2 of 2 nodes Ready, 2 of 2 with all GPUs, 2 of 2 with all RDMA devices"
+    )
+    assert judge(bare, EXPECTED).observed == "2 of 2 nodes Ready, 2 of 2 with all GPUs, 0 of 2 with all RDMA devices"
+    assert (
+        judge(bare, gke).limit == "2 nodes, each with 8 nvidia.com/gpu, 1 networking.gke.io.networks/rdma-0 to rdma-7"
+    )
