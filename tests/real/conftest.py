@@ -184,8 +184,9 @@ def _begin(base: Path, number: int, name: str, cloud: str, control_plane: str) -
     loaded = scenario.load(name)
     quick = loaded.target.model_copy(update={"create_seconds": 4.0, "delete_seconds": 3.0, "change_seconds": 1.0})
     clock = loaded.clock.model_copy(update={"programs": 8.0 if control_plane == "real" else 1.0})
+    reservation = loaded.reservation.model_copy(update={"release_seconds": 3.0})
     started = run.start(
-        loaded.model_copy(update={"target": quick, "clock": clock}),
+        loaded.model_copy(update={"target": quick, "clock": clock, "reservation": reservation}),
         cloud,  # type: ignore[arg-type]
         control_plane=control_plane,  # type: ignore[arg-type]
         rate=None if control_plane == "real" else 20.0,

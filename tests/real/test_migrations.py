@@ -23,7 +23,7 @@ from tests.migration.servers import prefect_server
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["eks", "gke"]
-EXIT_CODES = {"healthy": 0, "plugin-image-missing": 3, "pdb-blocked": 5, "gang-training": 0}
+EXIT_CODES = {"healthy": 0, "plugin-image-missing": 3, "pdb-blocked": 5, "gang-training": 0, "reservation-shared": 0}
 ASKED = {"approval": {"ask": True}}
 SETTLE = "5m"  # on the clock of either: a busy machine may take its time; nobody waits where all is well
 WAITING = "waiting for approval"
