@@ -142,7 +142,8 @@ class Emptying:
             self.queues.put(job)
 
     def _dispatch(self) -> None:
-        for job in self.queues.take(self.evictor.workers + AHEAD - self.in_flight, monotonic(), self._usable):
+        most = self.evictor.workers + (AHEAD if self.queues.free else 0)
+        for job in self.queues.take(most - self.in_flight, monotonic(), self._usable):
             self._send(job, past_budget=False)
 
     def _usable(self, job: Job) -> bool:

@@ -193,6 +193,11 @@ class Queues:
         """The jobs behind a budget."""
         return self._waiting.get(key, deque())
 
+    @property
+    def free(self) -> bool:
+        """Does nothing wait behind a budget?"""
+        return not any(self._waiting)
+
     def clear(self) -> None:
         """Forget all jobs and how long they waited; what is known of budgets stays."""
         self._waiting.clear()

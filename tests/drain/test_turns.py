@@ -33,6 +33,17 @@ def test_the_budget_with_the_most_turns_left_goes_first_and_pods_without_one_las
     assert taken == ["narrow-0", "half-0", "wide-0", "free-0", "free-1"]
 
 
+def test_what_waits_behind_a_budget_is_told_so_that_pods_without_one_do_not_fill_every_place():
+    queues = Queues(1e9)
+    queues.rate.take(0.0)
+    queues.put(job("free"))
+    assert queues.free
+    queues.put(job("held", "default/b"), budget("b", 1))
+    assert not queues.free
+    queues.take(2, 1.0, lambda _: True)
+    assert queues.free
+
+
 def test_drivers_go_when_the_others_of_their_node_have_gone():
     last = Last()
     driver, other = job("driver", node="a"), job("driver-b", node="b")
