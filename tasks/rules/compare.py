@@ -16,12 +16,12 @@ from statistics import fmean, median
 
 from infra.model.measurement import Steps
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.wording import plural
 
 CHECK = "step-time"
 MIN_STEPS = 10
 STALL = 2.0  # a step that takes this many medians stood still
 RESAMPLES = 2000
-DIFFERENT = 0.5  # of the steps must differ from each other: times are printed to the microsecond
 LEAST_WORTH = 3.0  # independent steps that a side's steps must be worth
 MOST_ALIKE = 0.95  # above, neighbouring steps say next to nothing that the one before did not
 LEAST_RATIO = 0.02  # the fabric is worth 2 to 20 times; a step that takes a fiftieth computed something else
@@ -142,14 +142,17 @@ def _unusable(side: str, steps: Steps | None) -> str:
         return f"the {side}'s run had no warm-up: its first steps, which are slow for other reasons, would count"
     if len(steps.seconds) < MIN_STEPS:
         return f"the {side}'s run has {len(steps.seconds)} steps after warm-up, expected at least {MIN_STEPS}"
-    if len(different := set(steps.seconds)) < DIFFERENT * len(steps.seconds):
-        return (
-            f"the {side}'s {len(steps.seconds)} steps have {len(different)} different times: no clock measures so, or "
-            f"steps are shown more than once"
-        )
+    if period := _period(steps.seconds):
+        return f"the {side}'s run shows the times of {plural(period, 'step')} again and again: no clock measures so"
     if not steps.ranks or not steps.hosts or not steps.workload:
         return f"the {side}'s run does not say what it ran on how many ranks and nodes"
     return ""
+
+
+def _period(seconds: Sequence[float]) -> int:
+    """After how many steps the same times come again, to the end; 0 where they do not."""
+    count = len(seconds)
+    return next((p for p in range(1, count // 2 + 1) if seconds[p:] == seconds[: count - p]), 0)
 
 
 def _drifting(side: str, steps: Steps) -> str:
