@@ -84,9 +84,7 @@ def _rates(ports: Sequence[tuple[str, Mapping[str, Any]]], fabric: Fabric) -> tu
         return None  # says nothing; the sweep measures it
     wanted = fabric.nic_gb_s * 8
     if fast := sorted(name for name, rate in shown.items() if rate > wanted / RATE_SHARE):
-        return (
-            f"{and_more(fast, 4)} faster than {wanted:g} Gb/s, the most of {fabric.machine_type}"
-        )
+        return f"{and_more(fast, 4)} faster than {wanted:g} Gb/s, the most of {fabric.machine_type}"
     slow = sorted(name for name, rate in shown.items() if rate < wanted * RATE_SHARE)
     if not slow:
         return None
