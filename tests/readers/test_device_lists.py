@@ -313,3 +313,11 @@ def test_a_domain_of_efa_that_runs_over_something_else_is_no_device(old: str, ne
     assert answer(text, "p5en.48xlarge").exit_code == 0
     assert old in text
     assert answer(text.replace(old, new), "p5en.48xlarge").exit_code == 4
+
+
+def test_a_list_of_domains_whose_beginning_is_gone_is_not_whole() -> None:
+    """The rest of a larger machine's list must not count as a smaller one's."""
+    text = fi_info(range(15))
+    rest = text[text.index("efa-direct\n    domain: rdmap10s0") :]
+    assert answer(fi_info(range(4)), "p4d.24xlarge").exit_code == 0
+    assert answer("    fabric: " + rest, "p4d.24xlarge").exit_code != 0

@@ -47,6 +47,8 @@ def read_fi_info(text: str) -> ToolReading | None:
         for e in of_efa
         if whole and e["type"] == _RELIABLE
     )
+    # Fields in front of the first provider are of a list whose beginning is gone.
+    whole = whole and (bool(_PROVIDER.search(blocks[0])) or not _FIELD.search(blocks[0]))
     # Each device stands under every fabric of its provider; a name that does not is a damaged one.
     by_fabric: dict[str, set[str]] = {}
     for entry in of_efa:
