@@ -18,7 +18,7 @@ from infra.model.pools import Pool
 from infra.model.spec import MigrationSpec, RevalidationSpec
 from infra.model.verdict import Gate, Outcome, Verdict, worst
 from tasks.rules import bandwidth, compare, hardware, lustre_path
-from tasks.rules.wording import age, and_more
+from tasks.rules.wording import age, and_more, plural
 
 READINESS, TRANSPORT, WORKLOAD = "readiness", "transport-proof", "workload-path"
 CLOCK_SKEW = timedelta(minutes=5)  # evidence from further in the future has a clock that cannot be trusted
@@ -144,9 +144,9 @@ def _other_nodes(evidence: Evidence, binding: Binding, *, partial: bool) -> str:
         return f"cannot be of the whole pool: {len(binding.node_uids)} of its {binding.size} nodes are seen"
     gone = measured - binding.node_uids
     if gone:
-        return f"is of {len(gone)} nodes that are no longer in the pool (other UIDs)"
+        return f"is of {plural(len(gone), 'node')} no longer in the pool (other UIDs)"
     left_out = binding.node_uids - measured
-    return f"leaves out {len(left_out)} nodes of the pool" if left_out and not partial else ""
+    return f"leaves out {plural(len(left_out), 'node')} of the pool" if left_out and not partial else ""
 
 
 def _time_of(evidence: Evidence) -> datetime | None:

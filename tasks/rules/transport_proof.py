@@ -189,7 +189,7 @@ def _missing_devices(log: NcclLog, fabric: Fabric | None) -> Iterable[str]:
 def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
     spanning = [c for c in log.communicators if any(n > 1 for n in c.nranks)]
     if len(spanning) < max(1, expected.communicators):
-        yield f"{max(1, expected.communicators)} communicators (there are {len(spanning)})"
+        yield f"{plural(max(1, expected.communicators), 'communicator')} (there are {len(spanning)})"
     for communicator in spanning:
         yield from _missing_members(log, communicator)
         yield from _ragged_end(communicator)
@@ -202,7 +202,7 @@ def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
     if wide and all(c.nnodes for c in wide) and all(c.nodes == 1 for c in wide):
         yield "a communicator across nodes"
     if sum(1 for c in wide) < expected.communicators:
-        yield f"{expected.communicators} communicators of {largest} ranks (there are {len(wide)})"
+        yield f"{plural(expected.communicators, 'communicator')} of {plural(largest, 'rank')} (there are {len(wide)})"
 
 
 def _missing_members(log: NcclLog, communicator: Communicator) -> Iterable[str]:
