@@ -359,7 +359,7 @@ class Build:
     def pods(self, namespace: str = "default") -> list[Raw]:
         return list(self.kube.list(f"/api/v1/namespaces/{namespace}/pods"))
 
-    def until(self, seen: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+    def until(self, seen: Callable[[], object], what: str, seconds: float = 60.0) -> None:
         """Look again until it is so: what controllers do takes its time, and this is its limit."""
         pause = threading.Event()
         for _ in range(int(seconds / 0.05)):
