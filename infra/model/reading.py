@@ -57,6 +57,11 @@ def is_efa(device: str) -> bool:
     return re.match(r"efa_?\d|rdmap\d+s\d+", device) is not None
 
 
+def is_software(device: str) -> bool:
+    """Does a verbs device's name say that there is none: RDMA made by the kernel over any Ethernet (rxe0, siw_eth0)?"""
+    return re.match(r"(?:rxe|siw)(?:[_\d]|$)", device) is not None
+
+
 _FAMILY_BY_NAME = {
     "AWS Libfabric": Family.LIBFABRIC,
     "Libfabric": Family.LIBFABRIC,
@@ -69,6 +74,8 @@ _FAMILY_BY_NAME = {
 _FAMILY_BY_START = (
     ("gIB", Family.GIB),
     ("IBext", Family.IB),
+    ("NCCL RDMA Plugin", Family.IB),  # the verbs plugin of HPC-X, by the name that it gave itself before
+    ("SPCX", Family.IB),  # the one for Spectrum-X: RoCE
     ("FasTrak", Family.FASTRAK),
     ("GPUDirectTCPX", Family.TCPX),
     ("UCX", Family.UCX),

@@ -116,7 +116,7 @@ def judge_shape(sweep: Sweep, expected: Expected) -> Verdict:
             f"({worst[large]:.1f} GB/s)"
             for (small, large), dip in deep.items()
         )
-        or "no dip between sizes",
+        or f"no dip between sizes from {size(sizes[0])} on",
     )
 
 

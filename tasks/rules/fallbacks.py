@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.fabrics.fabric import Fabric
-from infra.model.reading import NcclLog
+from infra.model.reading import NcclLog, is_software
 from infra.model.verdict import Finding, Level
 from tasks.rules.remedies import remedy_of
 from tasks.rules.wording import and_more, plural
@@ -42,6 +42,7 @@ def explain(
         _failures(log, name),
         _sockets(log, name, single=single, by_design=by_design, fabric=fabric),
         _mixed(log, name),
+        _software(log, name),
         _gpudirect(log, name, gdr, single=single, fabric=fabric),
         _nics(log, name, fabric),
         _hidden(log, single=single, nodes=nodes),
@@ -127,7 +128,8 @@ def _unexplained(log: NcclLog, known: set[str]) -> list[Finding]:
 
 
 def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool, fabric: Fabric | None) -> _Part:
-    if name not in {"socket", "libfabric-tcp"} or single:
+    meant = fabric is not None and fabric.rdma  # without it, whoever put FastSocket in the image may have wanted it
+    if name not in {"socket", "libfabric-tcp", *(["fastsocket"] if meant else [])} or single:
         return [], None
     if by_design:
         found = Finding(
@@ -147,6 +149,8 @@ def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool, f
             "Check that the fabric's libfabric provider is in the image and sees devices",
         )
         observed = f"libfabric provider {', '.join(log.providers)} is TCP"
+    elif name == "fastsocket":
+        cause, remedy, observed = "tcp-fallback", _PLUGIN_REMEDY, "NCCL runs over FastSocket, which is TCP"
     else:
         cause = next((c for c in _causes(fabric) if c in log.hints), "tcp-fallback")
         remedy = _TCP_CAUSES.get(cause, "Run with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET,ENV to see why")
@@ -198,6 +202,25 @@ def _mixed(log: NcclLog, name: str | None) -> _Part:
         )
         return found, "suspicious"
     return found, None
+
+
+def on_software(log: NcclLog, name: str | None) -> bool:
+    """Are all verbs devices made by the kernel over an Ethernet interface (rxe, siw)? Then no adapter does RDMA."""
+    return name in {"ib", "roce"} and bool(log.hcas) and all(is_software(hca.text) for hca in log.hcas)
+
+
+def _software(log: NcclLog, name: str | None) -> _Part:
+    if not on_software(log, name):
+        return [], None
+    found = Finding(
+        level=Level.BLOCK,
+        code="software-rdma",
+        object=", ".join(hca.text for hca in log.hcas),
+        observed="RDMA that the kernel makes over Ethernet: the path is that of sockets",
+        expected="a device of the fabric",
+        remedy=_DEVICE_REMEDY,
+    )
+    return [found], "degraded"
 
 
 def _on_sockets(log: NcclLog) -> str:

@@ -90,7 +90,9 @@ def _lost(sizes: Sequence[int], have: Collection[int]) -> str:
 def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
     hosts = nodes or sweep.hosts or 0
     gpus = fabric.gpus if fabric else (sweep.ranks or 0) // hosts if hosts else 0
-    judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED) or sizes
+    # A sweep that ends before bandwidth decides shows at least its shape; the smallest rows are printed as 0.00 GB/s.
+    judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED) or tuple(s for s in sizes if s >= 1 << 20)
+    judged = judged or sizes
     large = Sweep(
         collective=sweep.collective,
         ranks=sweep.ranks,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from infra.fabrics import Fabric
-from infra.model.reading import BandwidthTest
+from infra.model.reading import BandwidthTest, Row
 from tasks.rules.wording import and_more, size
 
 FEWEST_ITERATIONS = 5  # the mean of fewer is the time of one launch, or of one hiccup
@@ -64,16 +64,28 @@ def _order(test: BandwidthTest) -> str:
 
 
 def _elements(test: BandwidthTest) -> str:
-    """An all-reduce of so many elements of a type has so many bytes, and an operator."""
+    """An all-reduce of so many elements of a type has so many bytes, and an operator.
+
+    Of a collective without a name the count may be each rank's share (all-gather, reduce-scatter, alltoall); then it
+    is that in every row.
+    """
     if test.op not in {None, "all_reduce"}:
         return ""
+    parts: dict[int, Row] = {}
     for row in test.rows:
-        each = _element_bytes(row.type)
-        if each and row.count is not None and row.redop is not None and row.count * each != row.size_bytes:
-            return f"{row.count} elements of type {row.type} are not {row.size_bytes} bytes"
         if test.op == "all_reduce" and row.redop == "none":
             return "an all-reduce without an operator"
-    return ""
+        each = _element_bytes(row.type)
+        if not each or row.count is None or row.redop is None or row.count == row.size_bytes == 0:
+            continue
+        part, rest = divmod(row.size_bytes, row.count * each) if row.count else (0, 1)
+        parts.setdefault(0 if rest else part, row)
+    whole = not parts or set(parts) == {1}
+    shares = test.op is None and len(parts) == 1 and 0 not in parts and test.ranks in {None, *parts}
+    if whole or shares:
+        return ""
+    row = next(row for part, row in parts.items() if part != 1)
+    return f"{row.count} elements of type {row.type} are not {row.size_bytes} bytes"
 
 
 def _element_bytes(kind: str) -> int | None:

@@ -13,6 +13,7 @@ from infra.model.verdict import Finding, Level
 from tasks.rules.bandwidth import SMALLEST_JUDGED, UNNAMED
 from tasks.rules.reading_verdict import Answer
 from tasks.rules.table_doubts import doubt_of
+from tasks.rules.wording import size
 
 # nccl-tests' names -> the names of the fabric table
 COLLECTIVES = {
@@ -32,6 +33,7 @@ _ON_AVERAGE = (
 )
 _ROUNDED = 0.01  # figures are printed with two decimals; reduce and all-reduce of three ranks are 0.33 apart
 _WORST_FIRST = ("failed", "invalid", "suspicious", "undetermined", "not-applicable")
+SMALLEST_COLLAPSE = 1 << 20  # bytes; before, one slow launch looks like a collapse
 COLLAPSE = 0.5  # a larger size at half the peak or less: something gave up, which no latency explains
 
 
@@ -203,6 +205,19 @@ def _collapse(rows: Sequence[Row]) -> bool:
     return any(r.size_bytes > peak.size_bytes and (r.busbw_gb_s or 0.0) < limit for r in rows)
 
 
+def _fallen(rows: Sequence[Row]) -> tuple[Row, Row] | None:
+    """(A size, the first one behind it that reaches less than half of it), though a later one may be the peak."""
+    peak, best = _peak(rows, "busbw_gb_s"), None
+    for row in sorted(rows, key=lambda r: r.size_bytes):
+        reached, figure = best.busbw_gb_s or 0.0 if best else 0.0, row.busbw_gb_s or 0.0
+        tells = row.size_bytes >= SMALLEST_COLLAPSE or best is peak
+        if best and tells and row.size_bytes > best.size_bytes and figure < COLLAPSE * reached:
+            return best, row
+        if best is None or figure > reached:
+            best = row
+    return None
+
+
 def _in_place_behind(rows: Sequence[Row]) -> Row | None:
     """The first large size at which the half in place reaches less than half of the other."""
     return next(
@@ -267,13 +282,15 @@ def _test_findings(test: BandwidthTest, *, independent: bool | None, corruption:
                 remedy="Build nccl-tests with MPI=1 and start it through mpirun, with one rank per GPU",
             )
         )
-    if test.rows and _collapse(test.rows):
+    if fallen := _fallen(test.rows):
+        before, after = fallen
         found.append(
             Finding(
                 level=Level.WARN,
                 code="bandwidth-collapse",
                 object="nccl-tests",
-                observed="larger sizes reach less than half of the peak",
+                observed=f"{after.busbw_gb_s or 0:g} GB/s at {size(after.size_bytes)}, less than half of what "
+                f"{size(before.size_bytes)} reached ({before.busbw_gb_s or 0:g} GB/s)",
                 remedy="Look for drops and retransmits on the fabric; try the pair of nodes alone",
             )
         )

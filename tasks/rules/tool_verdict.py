@@ -12,6 +12,7 @@ from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
 from tasks.rules.device_checks import EFA_FIXED_GBPS, RATE_SHARE
 from tasks.rules.reading_verdict import Answer
+from tasks.rules.wording import and_more
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
 _NO_NIC = re.compile(r"bond|^(?:rxe|siw|eth|lo\b)")
@@ -101,6 +102,12 @@ def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
     if twice := figures.get("seen_twice"):
         said = "listed twice: these are lists of several hosts or times, and none of them is judged"
         found.append(("seen-twice", ", ".join(twice), said, "Give the list of one host at a time"))
+    if senders := figures.get("senders"):
+        said = "lines of several processes or hosts, sorted out: none of them is judged"
+        found.append(("several-senders", and_more(senders, 4), said, "Give the output of one of them at a time"))
+    if (software := figures.get("software")) and len(software) == figures.get("device_count"):
+        said = "made by the kernel over Ethernet: no RDMA device is here"
+        found.append(("software-rdma", ", ".join(software), said, _REMEDIES["no-ib-device"]))
     if beyond := figures.get("out_of_range"):
         said = "more than 64 bits can hold: no counter shows that, so it is left out of all sums"
         found.append(("out-of-range", ", ".join(beyond), said, "Read the counters again, in text that nothing altered"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Family, NcclLog, family_of
 from infra.model.verdict import Finding
-from tasks.rules.fallbacks import explain
+from tasks.rules.fallbacks import explain, on_software
 
 # Network families whose data path is of RDMA class. TCPX and TCPXO count: the intended accelerated fabric of their
 # machines. Libfabric and UCX depend on the provider underneath.
@@ -61,10 +61,10 @@ def describe(
     single = (one_host or _single_node(log)) and evidence != "channels"
     name = "mixed" if mixed else _name(log, families)
     provider = _provider(log)
-    rdma = _rdma(name, provider, families)
+    rdma = False if on_software(log, name) else _rdma(name, provider, families)
     fatal = any(w.fatal for w in log.warnings)
     by_design = fabric is not None and not fabric.rdma
-    fallback = _fallback(log, name, single=single, by_design=by_design)
+    fallback = _fallback(log, name, single=single, fabric=fabric)
     gdr = _gdr(log) if name not in {"socket", "libfabric-tcp", "fastsocket", None} else _gdr_without_name(log, name)
     network = _network(log)
     findings, verdict, cause = explain(
@@ -119,6 +119,8 @@ def _families(log: NcclLog) -> tuple[frozenset[Family], str]:
         return frozenset({Family.IB}), "selected"
     if log.socket_interfaces and not _only_bootstrap(log) and not _plugin_at_work(log):
         return frozenset({Family.SOCKET}), "selected"
+    if "fastsocket-started" in log.hints:
+        return frozenset({Family.FASTSOCKET}), "selected"
     hinted = _hinted(log)
     return (frozenset({hinted}), "indirect") if hinted else (frozenset(), "none")
 
@@ -204,14 +206,14 @@ def _rdma(name: str | None, provider: str | None, families: frozenset[Family]) -
     return True if families <= RDMA_FAMILIES or name in {"ib", "roce"} else None
 
 
-def _fallback(log: NcclLog, name: str | None, *, single: bool, by_design: bool) -> bool | None:
+def _fallback(log: NcclLog, name: str | None, *, single: bool, fabric: Fabric | None) -> bool | None:
     """Whether the job went on over TCP where RDMA was meant; None where that cannot be told."""
     if single:
         return None
     if name in {"socket", "libfabric-tcp", "mixed"}:
-        return not by_design
+        return fabric is None or fabric.rdma
     if name is not None:
-        return False
+        return name == "fastsocket" and fabric is not None and fabric.rdma
     # Nothing is selected yet, but a plugin of the fabric is at work: no fallback so far.
     return False if _plugin_at_work(log) else None
 

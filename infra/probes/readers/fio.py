@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ _LARGEST_IO = 1 << 28  # bytes; more than fio is ever told to move in one operat
 _MOST_IOPS = 20e6  # per client; beyond it only a cache answers
 _SHORTEST_MS = 1000  # below, only buffers have answered
 _ROUNDED = 0.1  # runtimes are whole milliseconds, and a group's is that of its longest job
+_STARTED = re.compile(r"\(groupid=\d+, jobs=\d+\): err=|^(?:.*[\s|\]])?Starting \d+ (?:process|thread)", re.M)
+_ENDED = re.compile(r"run=\d+-\d+ ?msec|maxt=\d+ *msec")
 _STOPPED = re.compile(r"^fio: terminating on signal", re.M)
 _GROUP = re.compile(r"Run status group (\d+)")
 _FIO2 = re.compile(
@@ -126,7 +129,9 @@ def _side(side: str, parts: list[Mapping[str, Any]], *, together: bool = True) -
     ):
         if not together and key in {"bw_bytes", "iops"}:
             continue
-        numbers = [n for p in parts if (n := number(p.get(key))) is not None]
+        # fio 2 has no bw_bytes, and its io_bytes are KiB.
+        told = [p for p in parts if key != "io_bytes" or {"bw_bytes", "io_kbytes"} & set(p)]
+        numbers = [n for p in told if (n := number(p.get(key))) is not None]
         if len(numbers) == len(parts) or (numbers and key in {"short_ios", "drop_ios"}):
             found[f"{side}_{name}"] = sum(numbers)
     runtimes = [n for p in parts if (n := number(p.get("runtime"))) is not None]
@@ -167,7 +172,7 @@ def _read_fragment(text: str) -> ToolReading:
 def _read_text(text: str) -> ToolReading:
     groups: list[dict[str, Any]] = []
     marks = [(m.start(), number(m[1])) for m in _GROUP.finditer(text)]
-    fio2 = bool(_FIO2.search(text) or _JOB2.search(text))
+    fio2, ended = bool(_FIO2.search(text) or _JOB2.search(text)), True
     for match in (_FIO2 if fio2 else _FIO3).finditer(text):
         group = next((n for at, n in reversed(marks) if at < match.start()), None)
         entry: dict[str, Any] = {"group": group, "rw": match[1]}
@@ -176,21 +181,34 @@ def _read_text(text: str) -> ToolReading:
         else:
             entry["mib_s"] = _scaled(match[2], match[3], 2)
         groups.append(entry)
+        ended = ended and _ENDED.search(text, match.start(), _line_end(text, match.start())) is not None
     figures: dict[str, Any] = {"format": "fio2" if fio2 else "fio3", "groups": groups}
-    for side in ("READ", "WRITE"):
+    times = Counter(f"{g['rw']} of group {g['group']}" for g in groups)
+    repeated = sorted(name for name, count in times.items() if count > 1)
+    if repeated:
+        figures["seen_twice"] = repeated
+    for side in ("READ", "WRITE") if not repeated else ():
         of_side = [g for g in groups if g["rw"] == side]
         if len(of_side) == 1:
             key, value = ("kb_s", of_side[0]["kb_s"]) if fio2 else ("mib_s", of_side[0]["mib_s"])
             figures[f"{side.lower()}_{key}"] = value
     if not groups:
         figures |= _jobs(text, fio2=fio2)
-    undamaged = all(g["kb_s" if fio2 else "mib_s"] is not None for g in groups)
+    undamaged = ended and all(g["kb_s" if fio2 else "mib_s"] is not None for g in groups)
+    # A job that stands behind the last summary has none of its own; a group has one line of a kind in a run.
+    last = max((match.start() for match in _STARTED.finditer(text)), default=-1)
+    undamaged = undamaged and (not marks or last < marks[-1][0]) and not repeated
     failed = bool(_ERROR.search(text) or _IO_ERROR.search(text))
     return _reading(
         figures,
         complete=bool(groups) and undamaged and text.endswith("\n") and not _STOPPED.search(text),
         failed=failed,
     )
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
 
 
 def _jobs(text: str, *, fio2: bool) -> dict[str, Any]:

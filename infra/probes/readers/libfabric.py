@@ -22,6 +22,7 @@ _PINGPONG_PROVIDER = re.compile(
 _PINGPONG_ERROR = re.compile(r"^\[error\] .*pingpong\.c:\d+\s*: (.+)$|^bind\(\): .*pingpong\.c.*$", re.M)
 _NOT_RDMA = {"tcp", "sockets", "udp", "shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
 _RELIABLE = "FI_EP_RDM"
+_BY_ADDRESS = "EFA-"  # libfabric before 1.16 gives each device a fabric of its own, named by its address
 _UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -43,7 +44,7 @@ def read_fi_info(text: str) -> ToolReading | None:
     whole = error is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
     # What EFA's provider lists runs over EFA: with another fabric or protocol beside it, a line is of another entry.
     whole = whole and all(
-        e["fabric"].startswith("efa") and e["protocol"].startswith("FI_PROTO_EFA")
+        e["fabric"].lower().startswith("efa") and e["protocol"].startswith("FI_PROTO_EFA")
         for e in of_efa
         if whole and e["type"] == _RELIABLE
     )
@@ -53,8 +54,12 @@ def read_fi_info(text: str) -> ToolReading | None:
     by_fabric: dict[str, set[str]] = {}
     for entry in of_efa:
         if entry.get("type") == _RELIABLE:
-            by_fabric.setdefault(entry.get("fabric", ""), set()).add(entry["domain"])
+            fabric = entry.get("fabric", "")
+            by_fabric.setdefault(_BY_ADDRESS if fabric.startswith(_BY_ADDRESS) else fabric, set()).add(entry["domain"])
     whole = whole and all(domains == set(efa) for domains in by_fabric.values())
+    addressed = {(e["fabric"], e["domain"]) for e in of_efa if e.get("fabric", "").startswith(_BY_ADDRESS) and whole}
+    addressed = {pair for pair in addressed if pair[1] in efa}
+    whole = whole and len(addressed) == len({fabric for fabric, _ in addressed}) == len({d for _, d in addressed})
     # One list names nothing twice: two are two hosts', or one host's at two times.
     seen = Counter(tuple(sorted(e.items())) for e in of_efa)
     twice = sorted({dict(entry)["domain"] for entry, times in seen.items() if times > 1})

@@ -13,9 +13,12 @@ from infra.probes.readers.nccl_state import ChannelLine
 K = TypeVar("K", bound=Hashable)
 _CHANNEL = re.compile(
     rb"(?:(\d{1,9})(?:/\d+)? : |^|\s)(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
-    rb"(?: \[(send|receive)\])? via NET/([^/\n]{1,40})/(\d{1,9})((?:/[\w=]+|\([^()\n]*\))*)"
+    rb"(?: +\[(send|receive)\])? +via NET/([^/\n]{1,40})/(\d{1,9})((?:/[\w=]+|\([^()\n]*\))*)"
     rb"(?: comm 0x[0-9a-fA-F]+ nRanks \d+)?[\s|]*$"  # RCCL and NCCLs derived from it name the communicator
 )
+
+# Not any "NCCL ": a network may be called "NCCL RDMA Plugin v8".
+_ANOTHER = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|version|failure|[Ee]rror|operations)\b")
 
 
 def parse_channel(text: bytes) -> ChannelLine | None:
@@ -39,10 +42,10 @@ def parse_channel(text: bytes) -> ChannelLine | None:
 
 def until_next(text: bytes) -> bytes:
     """Cut a message where the next line was glued to it; that line's prefix goes too."""
-    another = text.find(b"NCCL ")
-    if another < 0 or text.startswith(b"NCCL "):
+    another = _ANOTHER.search(text)
+    if another is None or text.startswith(b"NCCL "):
         return text
-    part = text[:another]
+    part = text[: another.start()]
     head = None
     for head in HEAD.finditer(part):  # noqa: B007
         pass

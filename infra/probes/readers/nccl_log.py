@@ -48,6 +48,8 @@ _BARE = re.compile(
 )
 _IRRELEVANT, _SAID = Told(0), Told(1)
 _DECISIVE = (b"Using network ", b"Assigned NET plugin ", b"NET/OFI Selected provider", b"NET/OFI Selected Provider")
+# Before 2.6 no line names the network: that of the verbs devices is the one, where there are any.
+_NO_CHOICE = re.compile(r"2\.[0-5]\.")
 _REPEATED = b"x across cluster]"  # Ray prints one line in place of many, and leaves out who said the others
 _IN_ORDER = frozenset({"selected", "assigned"})  # a communicator's network is the one that its thread named before it
 
@@ -242,6 +244,8 @@ class NcclLogReader:
             self._select(match, thread, self.assigned)
         else:
             self.said.take(phrase, match, match.string, thread.rank if thread else None)
+            if phrase == "hcas" and thread is not None and id(thread) in thread.rank.refused:
+                thread.rank.listed.add(id(thread))
 
     def _select(self, match: re.Match[bytes], thread: ThreadState | None, counts: Counter[str]) -> None:
         name = match["name"].decode("utf-8", "replace").strip()
@@ -292,7 +296,8 @@ class NcclLogReader:
         lines: Counter[ChannelLine] = Counter()
         for state in (threads.anonymous, *threads.ranks.values()):
             lines.update(state.lines)
-        ranks = tuple(state.freeze() for state in threads.ranks.values())
+        listed = _NO_CHOICE.match(said.version or "") is not None
+        ranks = tuple(state.freeze(listed=listed) for state in threads.ranks.values())
         hosts = self._rank_hosts()
         return NcclLog(
             lines=self.found + sum(lines.values()),

@@ -47,6 +47,7 @@ class RankState:
     sequence: int = 0
     pointers: dict[bytes, bytes] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)  # by thread: what it was refused and has no network since
+    listed: set[int] = field(default_factory=set)  # threads that listed their verbs devices after a refusal
     strays: int = 0  # communicators that it ended and of which no beginning was seen
 
     def count(self, line: ChannelLine | None, times: int = 1) -> None:
@@ -59,7 +60,8 @@ class RankState:
         """The rank numbers that this rank has in its channels."""
         return {line.source if line.direction == "send" else line.target for line in self.lines if line.direction}
 
-    def freeze(self) -> RankLog:
+    def freeze(self, *, listed: bool) -> RankLog:
+        """`listed`: this version of NCCL names no network, its list of verbs devices says that it has one."""
         lines = self.lines
         families: Counter[str] = Counter()
         for line, count in lines.items():
@@ -81,7 +83,7 @@ class RankState:
             ring_gdr=tuple(sorted(self.ring_gdr)),
             connected_rings=self.connected,
             coll_channels=self.coll_channels,
-            refused=tuple(dict.fromkeys(self.refused.values())),
+            refused=tuple({why: None for who, why in self.refused.items() if not (listed and who in self.listed)}),
             ends_alone=self.strays,
             gdr_denied=tuple(sorted(self.gdr_disabled & {line.device for line in lines if line.gdr})),
         )

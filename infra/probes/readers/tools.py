@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from infra.model.reading import Kind, ToolReading
+from infra.probes.readers.carried import unpacked
 from infra.probes.readers.counters import read_counters, read_lnet
 from infra.probes.readers.device_plugin import read_device_plugin
 from infra.probes.readers.fio import read_fio
@@ -44,7 +46,18 @@ def read_tool(text: str, *, nccl_lines: int = 0) -> ToolReading | None:
     if nccl_lines:
         return None
     # Readers look for words behind any white space. No tool prints this much of it, and it would take them for ever.
-    return first_reading(_MANY_LINES.sub("\n\n\n", _MANY_BLANKS.sub(" ", text)), _READERS)
+    carried = unpacked(_MANY_LINES.sub("\n\n\n", _MANY_BLANKS.sub(" ", text)))
+    reading = first_reading(carried.text, _READERS)
+    alone = len(carried.senders) < 2 and not any(first_reading(part, _READERS) for part in carried.beside)
+    if reading is None or alone:
+        return reading
+    # Several senders are several outputs: what all of them say together, none of them says.
+    return replace(
+        reading,
+        figures={**reading.figures, "senders": list(carried.senders) or ["text without a mark"]},
+        complete=False,
+        healthy=False if reading.healthy is False else None,
+    )
 
 
 def first_reading(text: str, readers: Sequence[Reader]) -> ToolReading | None:

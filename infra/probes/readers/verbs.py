@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from infra.model.reading import Kind, ToolReading, is_efa
+from infra.model.reading import Kind, ToolReading, is_efa, is_software
 from infra.probes.readers.figures import number
 
 
@@ -181,14 +181,16 @@ def _verbs_reading(
         "down": list(down),
         "down_states": sorted(set(down.values())),
         "seen_twice": twice,
+        "software": sorted(device for device in many if is_software(device)),
     }
     if len(ports) == 1:
         figures |= ports[0]
+    hardware = len(figures["software"]) < len(many)
     return ToolReading(
         kind=Kind.FABRIC,
         tool=tool,
         figures=figures,
         complete=whole,
-        healthy=False if down else (True if whole and ports else None),
+        healthy=False if down else (True if whole and hardware else None),
         cause="port-down" if down else None,
     )
