@@ -26,7 +26,7 @@ from tasks.run import Say
 
 BLIND = timedelta(minutes=5)  # how long nobody may have looked before the time before it no longer counts
 _NOTE = "soak"
-_ENDED = "soak-ended"  # names of moved workloads whose end was seen: their TTL may take them away after that
+_ENDED = "soak-ended"  # how moved workloads were seen to end, by name: their TTL may take them away after that
 _PATHS: Mapping[str, str] = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments/{}",
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets/{}",
@@ -42,7 +42,7 @@ def soak(
 
     `moved` are workloads as KIND/NAMESPACE/NAME with the UID that was moved, "" where nobody knows it. A finding
     becomes a breach when it has stood for `rules.GRACE`: a pod that starts is no fault. What cannot be read at all is
-    unmeasured, and so is a Job that is gone without having been seen complete.
+    unmeasured, and so is a job that is gone and whose end nobody saw.
     """
     clock = kube.clock
     look = _Look(kube=kube, pool=pool, moved=moved, run=run, csi=csi, ended=_ended(kube, run))
@@ -61,7 +61,7 @@ def soak(
             if now - last > patience:
                 records_lost = f"the cluster could not be seen for {span(now - last)}"
                 return _verdict(Outcome.UNMEASURED, now - started, settings, records_lost)
-            clock.sleep(settings.interval.total_seconds())
+            clock.sleep(max(1.0, min(settings.interval, look.soon).total_seconds()))
             continue
         last, looks = now, looks + 1
         standing = {key: standing.get(key, now) for f in seen if (key := (f.code, f.object))}
@@ -90,35 +90,35 @@ class _Look:
     moved: Mapping[str, str]
     run: str
     csi: str
-    ended: set[str]
+    ended: Mapping[str, str]
     soon: timedelta = timedelta.max
 
     def findings(self, started: datetime) -> Iterable[Finding]:
         pending = list(self.kube.list("/api/v1/pods", {"fieldSelector": "status.phase=Pending"}))
-        seen = {name: _workload(self.kube, name, ended=name in self.ended) for name in self.moved}
+        seen = {name: _workload(self.kube, name, ended=self.ended.get(name, "")) for name in self.moved}
         self._see_ends(seen)
         yield from rules.breaches(seen, pending, self.pool.node_selector, started)
         yield from (f for f in readiness.look(self.kube, self.pool, self.csi).findings if f.level is Level.BLOCK)
 
     def _see_ends(self, seen: Mapping[str, rules.Seen]) -> None:
-        """Note which of the very Jobs that were moved are complete, before anything takes them away."""
-        jobs = {
+        """Note how the very workloads that were moved have ended, before anything takes them away."""
+        theirs = {
             name: found.obj
             for name, found in seen.items()
-            if name.startswith("Job/") and found.obj and found.obj["metadata"].get("uid") == self.moved[name]
+            if found.obj and found.obj["metadata"].get("uid") == self.moved[name]
         }
-        fresh = {name for name, job in jobs.items() if rules.is_complete(job)} - self.ended
-        if fresh:
-            self.ended |= fresh
-            records.write_note(self.kube, self.run, _ENDED, sorted(self.ended))
-        self.soon = min(filter(None, map(rules.time_to_see, jobs.values())), default=timedelta.max)
+        ended = {**self.ended, **{name: end for name, obj in theirs.items() if (end := rules.end_of(obj))}}
+        if ended != self.ended:
+            records.write_note(self.kube, self.run, _ENDED, ended)
+            self.ended = ended
+        self.soon = min(filter(None, map(rules.time_to_see, theirs.values())), default=timedelta.max)
 
 
-def _ended(kube: Kube, run: str) -> set[str]:
-    """Whose end an earlier look of this run has seen."""
+def _ended(kube: Kube, run: str) -> Mapping[str, str]:
+    """What an earlier look of this run has seen to end, and how."""
     found = records.read(kube, run)
     noted = found.notes.get(_ENDED) if found else None
-    return {str(name) for name in noted} if isinstance(noted, list) else set()
+    return {str(name): str(end) for name, end in noted.items()} if isinstance(noted, dict) else {}
 
 
 def _started(kube: Kube, run: str, patience: timedelta, say: Say) -> datetime:
@@ -135,7 +135,7 @@ def _started(kube: Kube, run: str, patience: timedelta, say: Say) -> datetime:
     return now
 
 
-def _workload(kube: Kube, name: str, *, ended: bool) -> rules.Seen:
+def _workload(kube: Kube, name: str, *, ended: str) -> rules.Seen:
     """The object, and for gangs of a custom kind its pods, since only they say whether it runs."""
     kind, namespace, own = name.split("/", 2)
     if kind in _PATHS:

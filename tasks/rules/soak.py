@@ -14,6 +14,11 @@ GRACE = timedelta(minutes=2)  # an image pull or a rolling update may take this 
 UNREAD = "workload-unread"
 END_UNSEEN = "workload-end-unseen"
 UNKNOWN = frozenset({UNREAD, END_UNSEEN})  # findings that say that nobody can tell, not that something is broken
+COMPLETE, FAILED = "complete", "failed"
+# What the kinds call it: a condition (Job, JobSet, TrainJob, Kubeflow's), a phase (Volcano), a status (RayJob).
+_COMPLETE = frozenset({"Complete", "Completed", "Succeeded", "SUCCEEDED"})
+_FAILED = frozenset({"Failed", "FAILED", "STOPPED", "Terminated", "Aborted"})
+_ENDING = frozenset({"Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "RayJob"})  # and may be taken away after that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +26,12 @@ class Seen:
     """One moved workload as it is now.
 
     `known`: its kind is one whose strength can be told; `stopped` its suspend switch, `pods` its pods, both for gangs
-    of a custom kind. `ended`: the very object that was moved (by UID) was seen complete after that.
+    of a custom kind. `ended`: how the very object that was moved (by UID) was seen to end after that, as `end_of`.
     """
 
     obj: Mapping[str, Any] | None
     known: bool
-    ended: bool = False
+    ended: str = ""
     stopped: object = None
     pods: Sequence[Mapping[str, Any]] = ()
 
@@ -49,15 +54,18 @@ def breaches(
 
 def _strength(name: str, seen: Seen) -> Iterable[Finding]:
     kind = name.split("/", 1)[0]
+    end = seen.ended if seen.obj is None else end_of(seen.obj)
     if not seen.known:
         yield _finding(
             UNREAD, name, f"kind {kind} is not one whose strength can be told", "a kind that poolshift knows"
         )
-    elif seen.obj is None and seen.ended:
+    elif end == COMPLETE:
         return
-    elif seen.obj is None and kind == "Job":
+    elif end == FAILED:
+        yield _finding(f"{'job' if kind == 'Job' else 'gang'}-failed", name, "has failed", "running or complete")
+    elif seen.obj is None and kind in _ENDING:
         yield replace(
-            _finding(END_UNSEEN, name, "no longer exists, and was not seen complete", "the Job, or a look at its end"),
+            _finding(END_UNSEEN, name, "no longer exists, and was not seen complete", "the job, or a look at its end"),
             remedy="see by what it has written whether it completed. If not: create it again; if it did: the source is "
             "yours to delete, this run cannot vouch for it. Next time: a longer ttlSecondsAfterFinished",
         )
@@ -71,26 +79,25 @@ def _strength(name: str, seen: Seen) -> Iterable[Finding]:
         yield from _replicas(name, seen.obj)
 
 
-def is_complete(job: Mapping[str, Any]) -> bool:
-    """Has a Job succeeded as a whole?"""
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "Complete" and c.get("status") == "True" for c in conditions)
+def end_of(obj: Mapping[str, Any]) -> str:
+    """COMPLETE or FAILED where a workload has ended as a whole, "" before that. One that says both has failed."""
+    status = obj.get("status") or {}
+    state = status.get("state")
+    words = {c.get("type") for c in status.get("conditions") or () if c.get("status") == "True"}
+    words |= {status.get("jobStatus"), status.get("jobDeploymentStatus")}
+    words |= {state.get("phase")} if isinstance(state, Mapping) else set()
+    return FAILED if words & _FAILED else COMPLETE if words & _COMPLETE else ""
 
 
-def time_to_see(job: Mapping[str, Any]) -> timedelta | None:
-    """How soon a Job that is still there has to be looked at again for its end not to be missed; None: at any time."""
-    seconds = (job.get("spec") or {}).get("ttlSecondsAfterFinished")
-    return None if seconds is None or is_complete(job) else timedelta(seconds=seconds) / 2
+def time_to_see(obj: Mapping[str, Any]) -> timedelta | None:
+    """How soon a workload that is still there has to be looked at again for its end not to be missed; None: any day."""
+    spec = obj.get("spec") or {}
+    seconds = spec.get("ttlSecondsAfterFinished", (spec.get("runPolicy") or {}).get("ttlSecondsAfterFinished"))
+    return None if seconds is None or end_of(obj) else timedelta(seconds=seconds) / 2
 
 
 def _job(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-    if is_complete(obj):
-        return
-    if conditions.get("Failed") == "True":
-        yield _finding("job-failed", name, "condition Failed", "running or complete")
-        return
     if spec.get("suspend"):
         yield _finding("job-suspended", name, "is suspended", "running on the target")
         return
@@ -103,12 +110,15 @@ def _job(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
 
 def _gang(name: str, seen: Seen) -> Iterable[Finding]:
     running = [p for p in seen.pods if (p.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
-    ended = [p for p in seen.pods if (p.get("status") or {}).get("phase") == "Succeeded"]
+    failed = [p for p in seen.pods if (p.get("status") or {}).get("phase") == "Failed"]
     unready = [p for p in running if not _ready(p)]
     if seen.stopped is True or (seen.stopped == 0 and seen.stopped is not False):  # suspended, or scaled to nothing
         yield _finding("gang-stopped", name, "is suspended", "running on the target")
-    elif not running and not ended:
+    elif not seen.pods:
         yield _finding("gang-without-pods", name, "has no pod", "its ranks running on the target")
+    elif failed and not running:
+        what = f"{len(failed)} of {plural(len(seen.pods), 'pod')} Failed, none runs"
+        yield _finding("gang-failed", name, what, "its ranks running on the target")
     elif unready:
         yield _finding(
             "gang-below-strength", name, f"{len(unready)} of {plural(len(running), 'pod')} not ready", "all ready"

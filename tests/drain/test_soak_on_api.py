@@ -52,15 +52,15 @@ def watch(kube, kubelet, build, fast_clock):
 def job(kube, watch):
     """The Job, running whole; its UID."""
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
-    body = {"metadata": {"name": "train"}, "spec": {"template": template}}
+    body = {"metadata": {"name": "train"}, "spec": {"backoffLimit": 0, "template": template}}
     return kube.request("POST", JOBS, body=body)["metadata"]["uid"]
 
 
-def end(kube):
-    """Its pod succeeds."""
+def end(kube, phase="Succeeded"):
+    """Its pod does."""
     pods = list(kube.list("/api/v1/namespaces/default/pods", {"labelSelector": "batch.kubernetes.io/job-name=train"}))
     for pod in pods:
-        status = {"phase": "Succeeded", "conditions": []}
+        status = {"phase": phase, "conditions": []}
         path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/status"
         kube.request("PATCH", path, body={"status": status}, content_type=MERGE_PATCH)
 
@@ -93,3 +93,16 @@ def test_a_job_whose_own_end_nobody_saw_is_unknown(kube, watch, job, seen):
     assert verdict.outcome is Outcome.UNMEASURED, verdict
     assert "was not seen complete" in verdict.reason
     assert "create it again" in verdict.findings[0].remedy
+
+
+def test_a_job_that_was_seen_to_fail_has_failed_although_it_is_gone(kube, watch, job):
+    def at(number):
+        if number == 1:
+            end(kube, "Failed")
+        elif "soak-ended" in records.read(kube, "r1").notes:
+            kube.delete(f"{JOBS}/train")
+
+    verdict = watch(job, at)
+
+    assert (verdict.outcome, verdict.findings[0].code) == (Outcome.FAIL, "job-failed"), verdict
+    assert kube.get(f"{JOBS}/train") is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.rules.soak import END_UNSEEN, UNREAD, Seen, breaches
+from tasks.rules.soak import COMPLETE, END_UNSEEN, FAILED, UNREAD, Seen, breaches
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -51,9 +51,36 @@ def test_a_workload_that_is_gone_is_a_breach() -> None:
     assert codes("StatefulSet/a/b", Seen(obj=None, known=True)) == ["workload-gone"]
 
 
-def test_a_job_that_is_gone_is_done_where_its_end_was_seen_and_unknown_without() -> None:
-    assert codes("Job/a/b", Seen(obj=None, known=True, ended=True)) == []
-    assert codes("Job/a/b", Seen(obj=None, known=True)) == [END_UNSEEN]
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "RayJob"])
+def test_a_job_that_is_gone_is_done_where_it_was_seen_complete_failed_where_seen_so_and_else_unknown(kind: str) -> None:
+    assert codes(f"{kind}/a/b", Seen(obj=None, known=True, ended=COMPLETE)) == []
+    failed = codes(f"{kind}/a/b", Seen(obj=None, known=True, ended=FAILED))
+    assert failed == [f"{'job' if kind == 'Job' else 'gang'}-failed"]
+    assert codes(f"{kind}/a/b", Seen(obj=None, known=True)) == [END_UNSEEN]
+
+
+@pytest.mark.parametrize(
+    ("status", "phases", "code"),
+    [
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, ("Succeeded", "Failed"), "gang-failed"),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, ("Running", "Failed"), "gang-failed"),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, (), "gang-failed"),
+        ({"jobStatus": "FAILED", "jobDeploymentStatus": "Complete"}, ("Running",), "gang-failed"),
+        ({"state": {"phase": "Terminated"}}, (), "gang-failed"),
+        ({}, ("Succeeded", "Failed"), "gang-failed"),  # its operator has not told yet
+        ({"conditions": [{"type": "Succeeded", "status": "True"}]}, ("Failed", "Succeeded"), ""),  # tried again
+        ({"conditions": [{"type": "Completed", "status": "True"}]}, (), ""),  # its pods are cleaned up
+        ({"conditions": [{"type": "Completed", "status": "False"}]}, (), "gang-without-pods"),
+    ],
+)
+def test_a_gang_that_has_failed_is_a_breach_and_one_that_is_complete_none(
+    status: dict[str, Any], phases: tuple[str, ...], code: str
+) -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    pods = tuple({"status": {"phase": phase, "conditions": ready}} for phase in phases)
+    seen = Seen(obj={"status": status}, known=True, stopped=False, pods=pods)
+
+    assert "".join(codes("MPIJob/a/b", seen)) == code
 
 
 def test_a_gang_of_a_custom_kind_is_judged_by_its_pods() -> None:
