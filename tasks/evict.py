@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -98,4 +98,16 @@ class Evictor:
             cancelled: looked at between answers; True stops new evictions.
 
         """
-        return Emptying(self, frozenset(nodes), sentence, limits, last, on_progress, cancelled).run()
+        try:
+            return Emptying(self, frozenset(nodes), sentence, limits, last, on_progress, cancelled).run()
+        except BaseException:
+            self._recall()
+            raise
+
+    def _recall(self) -> None:
+        """Take back what no worker has begun: the nodes are put back next, and no pod may be sent off them then."""
+        try:
+            while True:
+                self._work.get_nowait()
+        except Empty:
+            return

@@ -41,6 +41,7 @@ OUTAGE_SECONDS = 120.0  # wall-clock: an API server that is replaced is away for
 CREDENTIAL_SECONDS = 1.0  # wall-clock: clients renew a token minutes before it ends
 QUIET_SECONDS = 30.0  # wall-clock, more than lies between two tries: what was away before that may have been back
 RBAC_SECONDS = 10.0  # wall-clock: a server that has just started refuses whom it will know a moment later
+RBAC_PAUSE = 0.5  # wall-clock seconds
 
 
 @dataclass(kw_only=True)
@@ -138,15 +139,17 @@ class Kube:
 
     def _insist(self, ask: Callable[[], Answer], *, again: bool) -> Answer:
         """Ask until there is an answer, or a refusal that will not pass. `again`: it may be sent twice in any case."""
-        began = time.monotonic()
+        began, refusals = time.monotonic(), 0
         for attempt in itertools.count():
             asked = time.monotonic()
             try:
                 return ask()
             except PoolshiftError as failure:
                 error = failure
-            if isinstance(error, Forbidden) and self._is_just_back():
-                SystemClock().sleep(0.5)
+            # Counted: where others' requests are cut again and again, the server is "just back" all the time.
+            if isinstance(error, Forbidden) and self._is_just_back() and refusals < RBAC_SECONDS / RBAC_PAUSE:
+                refusals += 1
+                SystemClock().sleep(RBAC_PAUSE)
                 continue
             away = self._is_only_away(error, asked)
             busy = is_busy(error) and time.monotonic() - began < self.patience
@@ -164,11 +167,11 @@ class Kube:
         """
         if not self._answered or error.status is not None:
             return False
-        now = time.monotonic()
-        if self._away_since is None or asked - self._away_seen > QUIET_SECONDS:
-            self._away_since = now
-        self._away_seen = now
-        return now - self._away_since < self.patience
+        now, since = time.monotonic(), self._away_since  # which another thread's answer may end meanwhile
+        if since is None or asked - self._away_seen > QUIET_SECONDS:
+            since = now
+        self._away_since, self._away_seen = since, now
+        return now - since < self.patience
 
     def answered(self) -> None:
         """The server is there: every answer counts, whatever it says and over whatever connection."""

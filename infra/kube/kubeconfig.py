@@ -152,7 +152,8 @@ def _read(path: Path) -> dict[str, Any]:
     if raw is None:
         return {}
     shaped = isinstance(raw, dict) and all(
-        isinstance(raw.get(kind) or [], list) and all(isinstance(e, dict) for e in raw.get(kind) or ())
+        isinstance(raw.get(kind) or [], list)
+        and all(isinstance(e, dict) and isinstance(e.get(kind[:-1]) or {}, dict) for e in raw.get(kind) or ())
         for kind in _LISTS
     )
     if not shaped:

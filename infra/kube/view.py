@@ -112,13 +112,19 @@ class View:
         """
         self._pods.start()
         self._budgets.start()
+        try:
+            self._await_first(timeout)
+        except BaseException:  # a Ctrl-C too
+            self.stop()
+            raise
+
+    def _await_first(self, timeout: float) -> None:
         end, pages = monotonic() + timeout, 0
         while len(self._synced) < 2:
             self.pump(0.5)
             if pages != (pages := self._pods.pages + self._budgets.pages):
                 end = monotonic() + timeout
             if len(self._synced) < 2 and (monotonic() > end or (self.lost and not isinstance(self.lost, Unreachable))):
-                self.stop()
                 raise self.lost or Unreachable("Kubernetes API", f"pods and budgets: no page listed in {timeout:.0f} s")
 
     def stop(self) -> None:

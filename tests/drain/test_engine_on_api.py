@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from infra.kube.api import Kube
 from infra.kube.view import View
 from tasks.drain import DrainOptions, drain_nodes, verify_empty
+from tasks.emptying import AHEAD
 from tasks.evict import Evictor
 from tasks.rules.drain import drains_last
 from tasks.rules.outcome import End, Fate, Limits, Sentence
@@ -79,6 +82,30 @@ def test_a_fault_of_our_own_while_asking_ends_the_drain_as_unknown_and_says_so(k
     assert {(p.code, p.end) for p in report.left} == {("internal-error", End.UNKNOWN)}
     assert all("TypeError: Integer exceeds 64-bit range" in p.reason for p in report.left)
     assert (len(on(build, "old-0", "old-1")), sorted(report.restored)) == (3, ["old-0", "old-1"])
+
+
+def test_what_was_handed_out_ahead_and_not_begun_is_taken_back_at_a_ctrl_c(kube: Kube, kubelet, build, fast_clock):
+    kubelet.never_ends = lambda _: True
+    build.node("old-0")
+    for number in range(AHEAD + 1):
+        build.pod(f"p-{number}", "old-0")
+    build.until_ready(AHEAD + 1)
+    hour = timedelta(hours=1)
+    limits = Limits(pod=hour, wave=hour, until=fast_clock.now() + hour)
+
+    with View(kube) as view, Evictor(kube, view, rate=1e6, clock=fast_clock, workers=1) as evictor:
+        evictor.queues.rate.take(0.0)  # from here on there are tokens for all
+
+        def cancelled():
+            if evictor.tally.sent:
+                raise KeyboardInterrupt
+            return False
+
+        with pytest.raises(KeyboardInterrupt):
+            evictor.empty(["old-0"], lambda _: LEAVES, limits, cancelled=cancelled)
+
+    assert evictor.tally.sent == AHEAD + 1
+    assert len([p for p in build.pods() if p["metadata"].get("deletionTimestamp")]) <= AHEAD // 2
 
 
 def test_drivers_stay_with_those_who_do_not_leave(kube: Kube, kubelet, build, fast_clock):

@@ -107,7 +107,16 @@ def test_a_file_that_the_spec_names_is_the_only_one(files):
 
 @pytest.mark.parametrize(
     "broken",
-    ["[1, 2]", "clusters: 3", "contexts: [a]", "a: [", base64.b64decode("gICA").decode("latin-1"), "users: {a: b}"],
+    [
+        "[1, 2]",
+        "clusters: 3",
+        "contexts: [a]",
+        "contexts: [{name: a, context: b}]",
+        "users: [{name: a, user: [b]}]",
+        "a: [",
+        base64.b64decode("gICA").decode("latin-1"),
+        "users: {a: b}",
+    ],
 )
 def test_one_that_cannot_be_read_is_named_and_not_left_out(files, broken):
     paths = files([ONE, broken])

@@ -9,6 +9,7 @@ from kubernetes import client as k8s
 
 from infra.clock import SystemClock
 from infra.errors import Forbidden, NotFound, Unreachable
+from infra.kube import api
 from infra.kube.api import QUIET_SECONDS, READ_TRIES, Kube
 from infra.kube.lines import Lines
 from infra.kube.refusals import ApiError
@@ -100,6 +101,16 @@ def test_an_outage_that_has_ended_does_not_count_for_the_next(seen):
         with nullcontext() if seen else pytest.raises(Unreachable):
             kube.request("DELETE", "/a", retry=False)
         back.join()
+
+
+def test_a_refusal_that_stays_is_passed_on_although_the_server_is_away_and_back_all_the_time(monkeypatch):
+    monkeypatch.setattr(api, "RBAC_SECONDS", api.RBAC_PAUSE)
+    with troubled(200, *["silent", 403] * 20) as (kube, seen):
+        kube.patience = 60.0
+        kube.request("GET", "/a")
+        with pytest.raises(Forbidden):
+            kube.request("GET", "/a")
+        assert len(seen) == 1 + 2 * (1 + 1)
 
 
 def test_what_stays_cut_is_an_error_and_never_the_part_that_came():

@@ -215,6 +215,14 @@ def test_a_broken_watch_ends_whoever_pumps(kube_at):
         view.pump(0)
 
 
+def test_a_view_that_cannot_begin_leaves_no_watch_behind(kube_at):
+    view = View(kube_at("http://127.0.0.1:9"))
+    view.post(Broken(view._pods, PoolshiftError("watch of pods", "cannot go on")))
+    with pytest.raises(PoolshiftError, match="cannot go on"):
+        view.start()
+    assert not [each for each in threading.enumerate() if each.name.startswith("watch /")]
+
+
 def test_a_bookmark_moves_the_place_to_resume_from(follow):
     script, get = follow([([], "5")], [([pod("", "90", "BOOKMARK")], "end"), ([pod("c", "91")], "hang")])
     assert until(get, Changed).object == "c"
