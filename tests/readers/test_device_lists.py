@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tool_outputs import FI_INFO, PERFTEST, fi_info, ibstat
@@ -89,6 +90,13 @@ def test_each_port_is_judged_and_named(text: str, code: str, named: str) -> None
     (finding,) = [f for f in result.findings if f.code == code]
     assert named in finding.object
     assert finding.remedy
+
+
+def test_a_port_whose_state_is_lost_is_named_by_its_physical_one() -> None:
+    text = re.sub(r"\t\tState: .*\n", "", mlx_ibstat()).replace("LinkUp", "Disabled", 1)
+    (down,) = [f for f in answer(text).findings if f.code == "port-down"]
+    assert down.object == "mlx5_0"
+    assert "physically Disabled" in down.observed
 
 
 @pytest.mark.parametrize(

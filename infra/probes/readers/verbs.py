@@ -12,7 +12,7 @@ from infra.probes.readers.figures import number
 
 def read_ibv_devinfo(text: str) -> ToolReading | None:
     """Read ibv_devinfo, or None."""
-    if not re.search(r"^\s*hca_id:\s*\S+", text, re.M):
+    if not re.search(r"^[^\S\n]*hca_id:\s*\S+", text, re.M):
         if not re.search(r"No IB devices found", text):
             return None
         return ToolReading(
@@ -29,7 +29,7 @@ def read_ibv_devinfo(text: str) -> ToolReading | None:
     for block in re.split(r"(?m)^(?=\s*hca_id:)", text):
         if "hca_id:" not in block:
             continue
-        head, *parts = re.split(r"(?m)^\s*port:\s*(\d+)", block)
+        head, *parts = re.split(r"(?m)^[^\S\n]*port:\s*(\d+)", block)
         shown = list(zip(parts[::2], parts[1::2], strict=True)) or [("1", head)]
         whole = whole and str(len(shown)) == (_word(head, "phys_port_cnt") or str(len(shown)))
         for port, lines in shown:
@@ -50,19 +50,19 @@ def read_ibv_devinfo(text: str) -> ToolReading | None:
                 }
             )
     # With -v all ports have a rate, without it none.
-    verbose = re.search(r"^\s*active_(?:width|speed):", text, re.M) is not None
+    verbose = re.search(r"^[^\S\n]*active_(?:width|speed):", text, re.M) is not None
     whole = whole and (not verbose or all(port["rate_gbps"] is not None for port in ports))
     return _verbs_reading("ibv_devinfo", ports, active="PORT_ACTIVE", whole=whole)
 
 
 def _word(block: str, name: str) -> str | None:
-    match = re.search(rf"^\s*{name}:\s*(\S+)", block, re.M)
+    match = re.search(rf"^[^\S\n]*{name}:\s*(\S+)", block, re.M)
     return match[1] if match else None
 
 
 def read_ibstat(text: str) -> ToolReading | None:
     """Read ibstat, or None. An EFA device has no CA type and an unknown link layer, and is well."""
-    if not re.search(r"^\s*CA '[^']+'", text, re.M):
+    if not re.search(r"^[^\S\n]*CA '[^']+'", text, re.M):
         return None
     ports: list[dict[str, Any]] = []
     whole = _one_list(text, r"CA '")
@@ -70,7 +70,7 @@ def read_ibstat(text: str) -> ToolReading | None:
         name = re.match(r"\s*CA '([^']+)'", block)
         if not name:
             continue
-        head, *parts = re.split(r"(?m)^\s*Port (\d+):", block)
+        head, *parts = re.split(r"(?m)^[^\S\n]*Port (\d+):", block)
         of_device = _pairs(head)
         shown = list(zip(parts[::2], parts[1::2], strict=True)) or [("1", head)]
         whole = whole and of_device.get("Number of ports", str(len(shown))) == str(len(shown))
@@ -110,7 +110,9 @@ _LANE_GBPS = {"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25
 
 def _trained_rate(block: str) -> float | None:
     """`rate: 400 Gb/sec (4X NDR)` in Gb/s; None where rate and lanes disagree, or the unit is another."""
-    match = re.search(r"^\s*rate:\s*(\S+) Gb/sec[^\S\n]*(?:\((\d{1,3})X(?: ([A-Z0-9]+))?\))?[^\S\n]*$", block, re.M)
+    match = re.search(
+        r"^[^\S\n]*rate:\s*(\S+) Gb/sec[^\S\n]*(?:\((\d{1,3})X(?: ([A-Z0-9]+))?\))?[^\S\n]*$", block, re.M
+    )
     rate = number(match[1]) if match else None
     if match is None or rate is None:
         return None
@@ -119,12 +121,12 @@ def _trained_rate(block: str) -> float | None:
 
 
 def _pairs(block: str) -> dict[str, str]:
-    return dict(re.findall(r"^\s*([A-Z][A-Za-z ]*?): *(\S*)[^\n]*$", block, re.M))
+    return dict(re.findall(r"^[^\S\n]*([A-Z][A-Za-z ]*?): *(\S*)[^\n]*$", block, re.M))
 
 
 def read_ibstatus(text: str) -> ToolReading | None:
     """Read ibstatus, or None."""
-    if not re.search(r"^\s*Infiniband device '[^']+' port \d+ status:", text, re.M):
+    if not re.search(r"^[^\S\n]*Infiniband device '[^']+' port \d+ status:", text, re.M):
         return None
     ports: list[dict[str, Any]] = []
     whole = _one_list(text, r"Infiniband device '")
@@ -132,7 +134,7 @@ def read_ibstatus(text: str) -> ToolReading | None:
         name = re.match(r"\s*Infiniband device '([^']+)' port (\d+)", block)
         if not name:
             continue
-        values = dict(re.findall(r"^\s*([a-z_ ]+?):\s*(?:\d+: )?(\S+)", block, re.M))
+        values = dict(re.findall(r"^[^\S\n]*([a-z_ ]+?):\s*(?:\d+: )?(\S+)", block, re.M))
         rate = _trained_rate(block)
         whole = whole and rate is not None and "phys state" in values
         ports.append(
@@ -151,7 +153,7 @@ def read_ibstatus(text: str) -> ToolReading | None:
 
 def read_rdma_link(text: str) -> ToolReading | None:
     """Read `rdma link`, or None. It names no link layer, so it is whole once each line has a state."""
-    links = re.findall(r"^\s*link (\S+)/(\d+) state (\w+) physical_state (\w+)", text, re.M)
+    links = re.findall(r"^[^\S\n]*link (\S+)/(\d+) state (\w+) physical_state (\w+)", text, re.M)
     if not links:
         return None
     ports: list[dict[str, Any]] = [
@@ -174,7 +176,9 @@ def _verbs_reading(
         below = (port.get("physical_state") or "LinkUp").replace("_", "").lower()
         if (port["state"] and port["state"] != active) or below != "linkup":
             name = f"{port['device']} port {port['port']}" if many[port["device"]] > 1 else port["device"]
-            down[name] = port["state"] if port["state"] != active else f"{active}, physically {port['physical_state']}"
+            physically = f"physically {port['physical_state']}"
+            said = port["state"]
+            down[name] = f"{said}, {physically}" if said == active else said or physically
     figures: dict[str, Any] = {
         "devices": ports,
         "device_count": len(many),
