@@ -31,7 +31,7 @@ def verify_empty(kube: Kube, nodes: Mapping[str, str] | Iterable[str]) -> list[F
     try:
         found = _replaced(kube, uids)
         left = [p for p in pods_on(kube, uids) if not p.mirror and not p.finished]
-        daemons = _daemonsets(kube) if any(_of_daemonset(p) for p in left) else frozenset()
+        daemons = _daemonsets(kube) if any(p.of_daemonset for p in left) else frozenset()
     except PoolshiftError as error:
         names = ", ".join(sorted(uids)[:3]) + (f" and {len(uids) - 3} more" if len(uids) > 3 else "")
         return [
@@ -45,7 +45,7 @@ def verify_empty(kube: Kube, nodes: Mapping[str, str] | Iterable[str]) -> list[F
             )
         ]
     for pod in left:
-        if not (_of_daemonset(pod) and pod.owner and pod.owner.uid in daemons):
+        if not (pod.of_daemonset and pod.owner and pod.owner.uid in daemons):
             found.append(_occupied(pod))
     return sorted(found, key=lambda f: (f.code, f.object))
 
@@ -61,10 +61,6 @@ def _occupied(pod: Pod) -> Finding:
         expected="no pod but those of DaemonSets and the node's own",
         remedy=f"kubectl describe pod -n {pod.namespace} {pod.name}",
     )
-
-
-def _of_daemonset(pod: Pod) -> bool:
-    return pod.owner is not None and pod.owner.kind == "DaemonSet"
 
 
 def _daemonsets(kube: Kube) -> frozenset[str]:

@@ -11,7 +11,7 @@ from infra.kube import read, records
 from infra.model.pools import Pool
 from infra.model.record import Step, StepState
 from infra.model.verdict import Outcome
-from infra.model.workload import Pod, Snapshot
+from infra.model.workload import Snapshot
 from tasks import drain, ledgers, opening, planning, pools, swap, swap_record, wishes
 from tasks.board import board_of
 from tasks.facts import LEAVING, MOVING, gate_done, noted, source_of, target_of, under_way
@@ -105,7 +105,7 @@ def _moving(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> dict[str, Any
     before = noted(run, MOVING)
     if before:
         return dict(before)
-    leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and _owner_kind(p) != "DaemonSet"]
+    leaving = [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and not p.of_daemonset]
     roots = [root for p in leaving if (root := snapshot.root(p.owner)) is not None]
     uids = {f"{r.kind}/{r.namespace}/{r.name}": r.uid for r in roots}
     found: dict[str, Any] = {"pods": len(leaving), "workloads": sorted(uids), "uids": uids}
@@ -135,7 +135,3 @@ def note_forced(run: Run, snapshot: Snapshot, nodes: Iterable[str]) -> None:
     if fresh:
         run.say(f"the spec lets {plural(len(fresh), 'pod')} go at a loss: {and_more(sorted(fresh), 5)}")
         records.write_note(run.kube, run.name, _FORCED, {**before, **fresh})
-
-
-def _owner_kind(pod: Pod) -> str:
-    return pod.owner.kind if pod.owner else ""

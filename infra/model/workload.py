@@ -148,6 +148,11 @@ class Pod:
         return MIRROR in self.annotations or by_source or (self.owner is not None and self.owner.kind == "Node")
 
     @property
+    def of_daemonset(self) -> bool:
+        """One of a DaemonSet's, which may be gone itself."""
+        return self.owner is not None and self.owner.kind == "DaemonSet"
+
+    @property
     def foreign_finalizers(self) -> tuple[str, ...]:
         """Finalizers that no controller of Kubernetes itself will take off."""
         return tuple(f for f in self.finalizers if f not in OWN_FINALIZERS)

@@ -132,7 +132,7 @@ def order_nodes(nodes: Iterable[str], snapshot: Snapshot, gangs: Sequence[Gang] 
 
     def key(name: str) -> tuple[Any, ...]:
         node = snapshot.node_by_name.get(name)
-        leaving = [p for p in snapshot.pods_by_node.get(name, ()) if not p.mirror and not _of_daemonset(p)]
+        leaving = [p for p in snapshot.pods_by_node.get(name, ()) if not p.mirror and not p.of_daemonset]
         blocks = tuple(node.labels.get(label, "") for label in _BLOCK_LABELS) if node else ()
         return (
             not leaving,
@@ -144,10 +144,6 @@ def order_nodes(nodes: Iterable[str], snapshot: Snapshot, gangs: Sequence[Gang] 
         )
 
     return sorted(set(nodes), key=key)
-
-
-def _of_daemonset(pod: Pod) -> bool:
-    return pod.owner is not None and pod.owner.kind == "DaemonSet"
 
 
 def plan_move(
@@ -265,7 +261,7 @@ def _planned(
 
 def leaving(snapshot: Snapshot, nodes: Iterable[str]) -> list[Pod]:
     """Pods that must be elsewhere before their node goes."""
-    return [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and not _of_daemonset(p)]
+    return [p for p in snapshot.on(nodes) if not p.mirror and not p.finished and not p.of_daemonset]
 
 
 def _room_not_kept(
@@ -302,7 +298,7 @@ def _long_graces(snapshot: Snapshot, drain: Drain, nodes: Iterable[str]) -> list
     """Pods that may rightly take longer to end than we wait for them: told once for each workload."""
     graces: dict[str, int] = {}
     for pod in snapshot.on(nodes):
-        if pod.grace > drain.pod_deadline.total_seconds() and not (pod.mirror or pod.finished or _of_daemonset(pod)):
+        if pod.grace > drain.pod_deadline.total_seconds() and not (pod.mirror or pod.finished or pod.of_daemonset):
             root = snapshot.root(pod.owner)
             name = root.object if root else f"pod {pod.key}"
             graces[name] = max(pod.grace, graces.get(name, 0))
