@@ -147,7 +147,7 @@ class Kube:
             except PoolshiftError as failure:
                 error = failure
             # Counted: where others' requests are cut again and again, the server is "just back" all the time.
-            if isinstance(error, Forbidden) and self._is_just_back() and refusals < RBAC_SECONDS / RBAC_PAUSE:
+            if isinstance(error, Forbidden) and self.is_just_back and refusals < RBAC_SECONDS / RBAC_PAUSE:
                 refusals += 1
                 SystemClock().sleep(RBAC_PAUSE)
                 continue
@@ -167,11 +167,15 @@ class Kube:
         """
         if not self._answered or error.status is not None:
             return False
+        return time.monotonic() - self.unanswered(asked) < self.patience
+
+    def unanswered(self, asked: float) -> float:
+        """What was asked at `asked` got no answer, over whatever connection. Returns since when the server is away."""
         now, since = time.monotonic(), self._away_since  # which another thread's answer may end meanwhile
         if since is None or asked - self._away_seen > QUIET_SECONDS:
             since = now
         self._away_since, self._away_seen = since, now
-        return now - since < self.patience
+        return since
 
     def answered(self) -> None:
         """The server is there: every answer counts, whatever it says and over whatever connection."""
@@ -179,7 +183,9 @@ class Kube:
             self._back_since = time.monotonic()
         self._answered, self._away_since = True, None
 
-    def _is_just_back(self) -> bool:
+    @property
+    def is_just_back(self) -> bool:
+        """Answers again after it was away: what it refuses now it may grant in a moment."""
         return self._back_since is not None and time.monotonic() - self._back_since < RBAC_SECONDS
 
     def open(

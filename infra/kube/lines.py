@@ -122,7 +122,7 @@ class Lines:
         if not self._plain:
             reply = self._kube.open(method, path, body=body, timeout=timeout)
             return reply.status, reply.headers.get("Retry-After"), reply.data
-        headers = self._headers()
+        headers, asked = self._headers(), monotonic()
         try:
             connection = self._connection(timeout)
             connection.request(method, self._server.path + path, body, headers)
@@ -130,7 +130,7 @@ class Lines:
             data = response.read()
         except (http.client.HTTPException, OSError) as cause:
             self.close()
-            raise self._silent(method, path, cause) from cause
+            raise self._silent(method, path, cause, asked) from cause
         self._answered(response.status)
         self._local.line = Line(connection=connection, used=monotonic())
         return response.status, response.headers.get("Retry-After"), data
@@ -140,7 +140,7 @@ class Lines:
         if not self._plain:
             answer: Stream = self._kube.open("GET", path, params=params, timeout=(connect, silence), preload=False)
             return answer
-        headers, connection = self._headers(), None
+        headers, connection, asked = self._headers(), None, monotonic()
         try:
             connection = self._fresh(connect)
             connection.connect()
@@ -152,7 +152,7 @@ class Lines:
         except (http.client.HTTPException, OSError) as cause:
             if connection is not None:
                 connection.close()
-            raise self._silent("GET", path, cause) from cause
+            raise self._silent("GET", path, cause, asked) from cause
         self._answered(response.status)
         return _Stream(raw, connection, response)
 
@@ -189,7 +189,13 @@ class Lines:
         if status == 401:
             self._kube.refused()
 
-    def _silent(self, method: str, path: str, cause: Exception) -> Unreachable:
+    @property
+    def is_just_back(self) -> bool:
+        """As of the cluster."""
+        return self._kube.is_just_back
+
+    def _silent(self, method: str, path: str, cause: Exception, asked: float) -> Unreachable:
+        self._kube.unanswered(asked)
         said = f"no answer to {method} {path}: {type(cause).__name__}: {cause}"
         return Unreachable(f"Kubernetes API {self._kube.server}", said)
 

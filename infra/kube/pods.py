@@ -7,7 +7,7 @@ cause DisruptionBudget; two budgets are a 500 without a reason; a terminating na
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -81,7 +81,9 @@ def _send(lines: Lines, method: str, path: str, body: Mapping[str, Any]) -> Repl
         return Reply(answer=Answer.UNANSWERED, message=error.observed)
     if code < 300:
         return Reply(answer=Answer.ACCEPTED)
-    return read_reply(read_status(code, data, retry_after))
+    reply = read_reply(read_status(code, data, retry_after))
+    # A server that has just started does not know anybody's roles yet.
+    return replace(reply, answer=Answer.ERROR) if reply.answer is Answer.FORBIDDEN and lines.is_just_back else reply
 
 
 def read_reply(status: Status) -> Reply:

@@ -12,7 +12,9 @@ from infra.errors import Forbidden, NotFound, Unreachable
 from infra.kube import api
 from infra.kube.api import QUIET_SECONDS, READ_TRIES, Kube
 from infra.kube.lines import Lines
+from infra.kube.pods import Answer, evict
 from infra.kube.refusals import ApiError
+from infra.model.workload import Pod
 
 WHOLE = b'{"kind":"Whole"}'
 
@@ -38,6 +40,10 @@ class Troubled(http.server.BaseHTTPRequestHandler):
         self.close_connection = answer == "cut"
 
     def do_DELETE(self):
+        self.do_GET()
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
         self.do_GET()
 
     def log_message(self, *_):
@@ -111,6 +117,16 @@ def test_a_refusal_that_stays_is_passed_on_although_the_server_is_away_and_back_
         with pytest.raises(Forbidden):
             kube.request("GET", "/a")
         assert len(seen) == 1 + 2 * (1 + 1)
+
+
+@pytest.mark.parametrize("before", ["an outage", ""])
+def test_an_eviction_that_a_server_refuses_just_after_an_outage_is_asked_again(before):
+    pod = Pod(namespace="d", name="p", uid="u")
+    with troubled(200, *["silent"] * bool(before), 403) as (kube, _), closing(Lines(kube)) as line:
+        kube.request("GET", "/a")
+        if before:
+            assert evict(line, pod).answer is Answer.UNANSWERED
+        assert evict(line, pod).answer is (Answer.ERROR if before else Answer.FORBIDDEN)
 
 
 def test_what_stays_cut_is_an_error_and_never_the_part_that_came():
