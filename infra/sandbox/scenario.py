@@ -78,7 +78,7 @@ class ImageMissing(Strict):
     """An image that the nodes of a pool cannot pull."""
 
     kind: Literal["image-missing"]
-    image: str = Field(description="Pattern, as in a shell: */aws-efa-k8s-device-plugin:*")
+    image: str = Field(description="Pattern, as in a shell: */aws-efa-k8s-device-plugin:v0.5.20")
     pool: Side = "any"
 
 

@@ -46,6 +46,25 @@ def test_plugins_tolerate_what_their_charts_do_and_not_our_taint(cloud):
             assert obj["spec"]["template"]["spec"]["tolerations"] == (charts if narrow else everything)
 
 
+@pytest.mark.parametrize("cloud", scenarios.CLOUDS)
+@pytest.mark.parametrize("name", scenarios.names())
+def test_an_image_that_cannot_be_pulled_can_be_replaced_by_another_tag(name, cloud):
+    missing = [d for d in scenarios.load(name).defects if isinstance(d, ImageMissing)]
+    for obj in scenarios.manifests(f"plugins-{cloud}") if missing else ():
+        if obj["kind"] == "DaemonSet":
+            pod = obj["spec"]["template"]["spec"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                repository, _, _ = container["image"].rpartition(":")
+                assert not Defects(items=missing).image_missing(f"{repository}:another", "new")
+    assert not missing or any(
+        Defects(items=missing).image_missing(container["image"], "new")
+        for obj in scenarios.manifests(f"plugins-{cloud}")
+        if obj["kind"] == "DaemonSet"
+        for part in ("initContainers", "containers")
+        for container in obj["spec"]["template"]["spec"].get(part, ())
+    )
+
+
 def test_the_broken_plugin_is_271_days_old():
     assert scenarios.load("plugin-broken-271-days").clock.age_days == 271
 
