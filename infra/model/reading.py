@@ -79,6 +79,7 @@ _FAMILY_BY_START = (
     ("FasTrak", Family.FASTRAK),
     ("GPUDirectTCPX", Family.TCPX),
     ("UCX", Family.UCX),
+    ("Socket_v", Family.SOCKET),  # RCCL names the built-in one with its plugin interface's version
 )
 
 

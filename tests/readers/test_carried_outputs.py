@@ -63,6 +63,8 @@ CARRIERS: dict[str, Callable[[str], str]] = {
     "prrte": each("[prterun-node-1-77@1,0]<stdout>: "),
     "srun": each(" 0: "),
     "ray": each("(Worker pid=3590, ip=10.48.4.17) "),
+    "skypilot": each("(worker1, rank=1, pid=33870, ip=10.48.4.17) "),
+    "skypilot-head": each("(head, rank=0, pid=32) "),
     "kubectl-timestamps": each(lambda n: f"2026-11-30T15:00:{n % 60:02d}.123456789Z "),
     "kubectl-prefix": each("[pod/probe-0/main] "),
     "kubectl-both": each(lambda n: f"[pod/probe-0/main] 2026-11-30T15:00:{n % 60:02d}.123456789Z "),

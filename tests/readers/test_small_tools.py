@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -119,6 +120,18 @@ TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
         "link rdmap86s0/1 tx_bytes 1000 tx_pkts 4 rx_bytes 2000 rdma_read_bytes 7 rx_drops 0\n"
         "link rdmap87s0/1 tx_bytes 10 tx_pkts 4 rx_bytes 20 rdma_read_bytes 0 rx_drops 3\n",
         {"tool": "counters", "tx_bytes": 1010, "rx_bytes": 2020, "errors": {"rdmap87s0.rx_drops": 3}},
+        4,
+    ),
+    "counters-rdma-statistic-pretty": (
+        "link rdmap86s0/1 \n    tx_bytes 1000 \n    tx_pkts 4 \n    rx_bytes 2000 \n    rx_drops 0 \n"
+        "link rdmap87s0/1 \n    tx_bytes 10 \n    tx_pkts 4 \n    rx_bytes 20 \n    rx_drops 3 \n",
+        {"tool": "counters", "tx_bytes": 1010, "rx_bytes": 2020, "errors": {"rdmap87s0.rx_drops": 3}},
+        4,
+    ),
+    "counters-rdma-statistic-wrapped": (
+        "link rdmap86s0/1 tx_bytes 1000 tx_pkts 4\nrx_bytes 2000 rx_drops\n5\n"
+        "link rdmap87s0/1 tx_bytes 10 tx_pkts 4 rx_bytes 20\n",
+        {"tool": "counters", "tx_bytes": 1010, "rx_bytes": 2020, "errors": {"rdmap86s0.rx_drops": 5}},
         4,
     ),
     "counters-mlx5-words": (
@@ -328,3 +341,11 @@ def test_wrong_data_is_quoted_and_says_what_to_do() -> None:
     (finding,) = judge(from_text(TOOLS["ior-wrong-data"][0])).findings
     assert "3 errors found" in finding.observed
     assert finding.remedy
+
+
+@pytest.mark.parametrize("blank", ["\n", "\n ", " \r\n", "\n\t"])
+def test_a_file_of_empty_lines_takes_no_time(blank: str) -> None:
+    """No pattern begins anew in each of the lines that it has passed over: that took minutes."""
+    begun = time.process_time()
+    judge(from_text(blank * 100_000))
+    assert time.process_time() - begun < 10

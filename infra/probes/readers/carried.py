@@ -17,7 +17,7 @@ _CERTAIN = (
     r"\[\d+,\d+\](?:<std(?:out|err|diag)>)?: ?",  # mpirun --tag-output
     r"\[[^\]\s,]+,\d+\]<std(?:out|err)>: ?",  # PRRTE
     r"\[pod/[^\]\s]+\] ",  # kubectl --prefix
-    r"\((?:[\w.]+ )?pid=\d+(?:, ip=[\w.:]+)?\) ",  # Ray
+    r"\((?:[\w.-]+,? )?(?:rank=\d+, )?pid=\d+(?:, ip=[\w.:]+)?\) ",  # Ray, SkyPilot
 )
 # Marks that may be words of a tool: they stand on every line, from the first that has one to the last.
 _UNBROKEN = (

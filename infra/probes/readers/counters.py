@@ -11,15 +11,18 @@ from typing import Any
 from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.figures import whole
 
-_STATISTIC = re.compile(r"^link (?P<device>[\w.\-]+)/(?P<port>\d+) (?P<pairs>\w+ \d+.*)$", re.M)
+# One line, or with -p a line per counter; what a terminal wrapped goes on in the next line too.
+_STATISTIC = re.compile(
+    r"^link (?P<device>[\w.\-]+)/(?P<port>\d+)(?P<pairs>(?:(?:[ \t]+|[ \t]*\n[ \t]*)[a-z]\w*(?:[ \t]+|\n)\d\S*)+)", re.M
+)
 _FILE = re.compile(
     r"infiniband/(?P<device>[\w.\-]+)/ports/(?P<port>\d+)/(?:hw_)?counters/(?P<name>\w+)[:=\s]\s*(?P<value>\d+)\s*$",
     re.M,
 )
-_DUMP = re.compile(r"^\s*(?P<name>[a-z][a-z0-9_]+)\s*[:=]\s*(?P<value>\d+)\s*$", re.M)
+_DUMP = re.compile(r"^[^\S\n]*(?P<name>[a-z][a-z0-9_]+)\s*[:=]\s*(?P<value>\d+)\s*$", re.M)
 # Names that only RDMA devices have: an Ethernet interface counts tx_bytes and rx_bytes too.
 _OF_RDMA = {"rdma_read_bytes", "rdma_write_bytes", "port_xmit_data", "port_rcv_data", "tx_pkts", "rx_pkts"}
-_NET = re.compile(r"^\s*-?\s*net type:\s*(\S+)", re.M)
+_NET = re.compile(r"^[^\S\n]*-?\s*net type:\s*(\S+)", re.M)
 _WORDS = {"port_xmit_data": "tx_bytes", "port_rcv_data": "rx_bytes"}
 _TROUBLE = (
     "rx_drops",
@@ -116,7 +119,7 @@ def read_lnet(text: str) -> ToolReading | None:
         end = marks[index + 1].start() if index + 1 < len(marks) else len(text)
         found = nets.setdefault(mark[1], {})
         for name, value in re.findall(
-            r"^\s*(send_count|recv_count|drop_count):\s*(\d+)\s*$", text[mark.start() : end], re.M
+            r"^[^\S\n]*(send_count|recv_count|drop_count):\s*(\d+)\s*$", text[mark.start() : end], re.M
         ):
             if (count := whole(value)) is not None:
                 found[name] = found.get(name, 0) + count

@@ -15,7 +15,7 @@ _LINK = re.compile(
 
 def read_iblinkinfo(text: str) -> ToolReading | None:
     """Read iblinkinfo, or None. The switch's aggregation node is no host; unused switch ports are Down by nature."""
-    if not _LINK.search(text) or not re.search(r"^\s*(?:CA|Switch)[: ]", text, re.M):
+    if not _LINK.search(text) or not re.search(r"^[^\S\n]*(?:CA|Switch)[: ]", text, re.M):
         return None
     hosts: dict[str, None] = {}
     links: list[re.Match[str]] = []

@@ -9,13 +9,15 @@ from typing import Any
 from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.figures import json_objects, number
 
-_ROW = re.compile(r"^\s*(write|read)\s+([\d.]+)\s+.*?\s(\d+)\s*$", re.M)
+_ROW = re.compile(r"^[^\S\n]*(write|read)\s+([\d.]+)\s+.*?\s(\d+)\s*$", re.M)
 _MAX = re.compile(r"Max (Write|Read):\s+([\d.]+) (MiB|MB)/sec(?: \(([\d.]+) MB/sec\))?")
-_SUMMARY = re.compile(r"^\s*(?:\S+:\s+)?(write|read)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", re.M)  # max, min, mean
+_SUMMARY = re.compile(r"^[^\S\n]*(?:\S+:\s+)?(write|read)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", re.M)  # max, min, mean
 # IOR's own comparison of what it read with what it wrote, in its versions' words, and what ends it.
 _CORRUPT = re.compile(r"^.*\b[Ii]ncorrect data on \w.*$|^.*\bdata check (?:error|FAILED).*$", re.M)
-_ERROR = re.compile(r"^\s*(?:ior )?ERROR: .*$", re.M)
-_OPERATION = re.compile(r"^\s*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$")
+_ERROR = re.compile(r"^[^\S\n]*(?:ior )?ERROR: .*$", re.M)
+_OPERATION = re.compile(
+    r"^[^\S\n]*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$"
+)
 
 
 def read_ior(text: str) -> ToolReading | None:
@@ -150,7 +152,7 @@ def _elbencho_table(text: str) -> ToolReading:
             for name, value in zip(("first", "last"), values, strict=True):
                 if (rate := number(value)) is not None:
                     figures[f"{operation.lower()}_{name}_mib_s"] = float(rate)
-    error = re.search(r"^\s*ERROR: .*$", text, re.M)
+    error = re.search(r"^[^\S\n]*ERROR: .*$", text, re.M)
     return ToolReading(
         kind=Kind.STORAGE,
         tool="elbencho",

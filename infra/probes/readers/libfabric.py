@@ -10,12 +10,12 @@ from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.figures import number
 from infra.probes.readers.figures import whole as whole_number
 
-_PROVIDER = re.compile(r"^\s*provider:\s*(\S+)", re.M)
-_FIELD = re.compile(r"^\s*(fabric|domain|version|type|protocol):\s*(\S+)", re.M)
+_PROVIDER = re.compile(r"^[^\S\n]*provider:\s*(\S+)", re.M)
+_FIELD = re.compile(r"^[^\S\n]*(fabric|domain|version|type|protocol):\s*(\S+)", re.M)
 _GETINFO = re.compile(r"fi_getinfo\S*:?\s*(?:provider \S+ returned )?(-\d+)(?:\s*\(([^)]*)\))?")
 _MISSING = re.compile(r"fi_(?:info|pingpong): (?:command )?not found|executable file not found in \$PATH.*fi_info")
 # fi_pingpong counts what was sent and acknowledged; the programs of fabtests count iterations.
-_PINGPONG = re.compile(r"^\s*bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
+_PINGPONG = re.compile(r"^[^\S\n]*bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
 _PINGPONG_PROVIDER = re.compile(
     r"(?:\bprov_name:\s*|\bfi_\w+\b.*?\s-p\s*|\bprovider\s*[:=]\s*|FI_PROVIDER=)[\"']?([\w;]+)"
 )

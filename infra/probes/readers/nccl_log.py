@@ -43,7 +43,7 @@ _MEMO = 65_536
 
 _BARE_CHANNEL = re.compile(rb"(?m)^[^\n]* via NET/[^\n]*$")
 _BARE = re.compile(
-    rb"(?m)^[\s>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?(?:INFO: Function: \w+ Line: \d+: )?"
+    rb"(?m)^[ \t\r>|*`\"'-]*(?:\d{4}-\d\d-\d\d\S*\s+)?(?:INFO: Function: \w+ Line: \d+: )?"
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
 _IRRELEVANT, _SAID = Told(0), Told(1)

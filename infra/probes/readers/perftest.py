@@ -13,7 +13,7 @@ from typing import Any
 from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.figures import json_objects, number, whole
 
-_CAPTION = re.compile(r"^\s*#bytes\s+#?iterations\s+.*$", re.M)
+_CAPTION = re.compile(r"^[^\S\n]*#bytes\s+#?iterations\s+.*$", re.M)
 _COLUMN = re.compile(
     r"(BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev|99(?:\.9)?% percentile)\[([^\]]+)\]"
 )
@@ -28,8 +28,8 @@ _TITLE = re.compile(
 )
 _ROUNDED = 1.001  # no mean is above its peak; with -D and -N the peak is 0
 _TO_ITSELF = re.compile(r"\bib_\w+_(?:bw|lat)\b[^\n]*\s(?:localhost|127\.\d+\.\d+\.\d+|::1)\s*$", re.M)
-_RULE = re.compile(r"^\s*-{20,}\s*$", re.M)
-_ADDRESS = re.compile(r"^\s*(local|remote) address:\s*(.*)\n(?:\s*GID:\s*(\S+))?", re.M)
+_RULE = re.compile(r"^[^\S\n]*-{20,}\s*$", re.M)
+_ADDRESS = re.compile(r"^[^\S\n]*(local|remote) address:\s*(.*)\n(?:\s*GID:\s*(\S+))?", re.M)
 _ERRORS = {
     "completion-error": r"Completion with error.*|Failed status \d+.*",
     "peer-not-reached": r"Unable to init the socket connection.*|Couldn't connect to .*",
