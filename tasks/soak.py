@@ -13,7 +13,7 @@ from typing import Any
 
 from infra.clock import parse_time, rfc3339
 from infra.errors import Refused, Unreachable
-from infra.kube import leases, records
+from infra.kube import leases, owners, records
 from infra.kube.api import Kube
 from infra.model.gangs import GANG_KINDS
 from infra.model.pools import Pool
@@ -147,8 +147,16 @@ def _workload(kube: Kube, name: str, *, ended: str) -> rules.Seen:
         if row.group == "batch":
             return rules.Seen(obj=obj, known=True)
         pods = _pods_of(kube, namespace, row.pod_label, own)
-        return rules.Seen(obj=obj, known=bool(row.pod_label), stopped=row.read_switch(obj), pods=pods)
+        return rules.Seen(
+            obj=obj, known=bool(row.pod_label), stopped=row.read_switch(obj), pods=pods, wanted=_wanted(obj)
+        )
     return rules.Seen(obj=None, known=any(k.kind == kind for k in GANG_KINDS), ended=ended)
+
+
+def _wanted(gang: Mapping[str, Any]) -> int:
+    """How many pods it asks for at once; 0 for a JobSet some of whose jobs begin when others have ended."""
+    later = any(job.get("dependsOn") for job in (gang.get("spec") or {}).get("replicatedJobs") or ())
+    return 0 if later else owners.workload(dict(gang)).replicas
 
 
 def _pods_of(kube: Kube, namespace: str, label: str, name: str) -> tuple[dict[str, Any], ...]:

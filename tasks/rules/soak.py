@@ -25,8 +25,9 @@ _ENDING = frozenset({"Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "RayJo
 class Seen:
     """One moved workload as it is now.
 
-    `known`: its kind is one whose strength can be told; `stopped` its suspend switch, `pods` its pods, both for gangs
-    of a custom kind. `ended`: how the very object that was moved (by UID) was seen to end after that, as `end_of`.
+    `known`: its kind is one whose strength can be told; for gangs of a custom kind `stopped` is their suspend switch,
+    `pods` their pods and `wanted` how many they ask for, 0 where nobody can tell. `ended`: how the very object that was
+    moved (by UID) was seen to end after that, as `end_of`.
     """
 
     obj: Mapping[str, Any] | None
@@ -34,6 +35,7 @@ class Seen:
     ended: str = ""
     stopped: object = None
     pods: Sequence[Mapping[str, Any]] = ()
+    wanted: int = 0
 
 
 def breaches(
@@ -119,6 +121,9 @@ def _gang(name: str, seen: Seen) -> Iterable[Finding]:
     elif failed and not running:
         what = f"{len(failed)} of {plural(len(seen.pods), 'pod')} Failed, none runs"
         yield _finding("gang-failed", name, what, "its ranks running on the target")
+    elif len(seen.pods) - len(failed) < seen.wanted:
+        what = f"has {len(seen.pods) - len(failed)} of {plural(seen.wanted, 'pod')}"
+        yield _finding("gang-below-strength", name, what, "all ready")
     elif unready:
         yield _finding(
             "gang-below-strength", name, f"{len(unready)} of {plural(len(running), 'pod')} not ready", "all ready"

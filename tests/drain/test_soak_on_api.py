@@ -8,6 +8,7 @@ import pytest
 
 from infra.kube import records
 from infra.kube.api import MERGE_PATCH
+from infra.model.gangs import GANG_KINDS
 from infra.model.pools import Pool, PoolState
 from infra.model.spec import Soak
 from infra.model.verdict import Outcome
@@ -36,14 +37,14 @@ def watch(kube, kubelet, build, fast_clock):
     )
     settings = Soak(duration=timedelta(minutes=5), interval=timedelta(minutes=1))
 
-    def begin(uid, at=lambda number: None):
+    def begin(uid, at=lambda number: None, name="Job/default/train"):
         lines = []
 
         def say(line):
             lines.append(line)
             at(len(lines))
 
-        return soak(kube, pool, {"Job/default/train": uid}, settings, "r1", say)
+        return soak(kube, pool, {name: uid}, settings, "r1", say)
 
     return begin
 
@@ -106,3 +107,20 @@ def test_a_job_that_was_seen_to_fail_has_failed_although_it_is_gone(kube, watch,
 
     assert (verdict.outcome, verdict.findings[0].code) == (Outcome.FAIL, "job-failed"), verdict
     assert kube.get(f"{JOBS}/train") is None
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_gang_is_at_full_strength_only_with_all_the_pods_that_it_asks_for(kube, watch, build, ranks):
+    row = next(kind for kind in GANG_KINDS if kind.kind == "JobSet")
+    build.definition(row)
+    jobs = [{"name": "w", "replicas": 1, "template": {"spec": {"parallelism": 2}}}]
+    meta = {"apiVersion": f"{row.group}/{row.version}", "kind": "JobSet", "metadata": {"name": "train"}}
+    made = kube.request("POST", row.path("default"), body={**meta, "spec": {"replicatedJobs": jobs}})
+    for rank in range(ranks):
+        build.pod(f"rank-{rank}", "new-1", labels={row.pod_label: "train"})
+    build.until_ready(ranks)
+
+    verdict = watch(made["metadata"]["uid"], name="JobSet/default/train")
+
+    assert verdict.outcome is (Outcome.PASS if ranks == 2 else Outcome.FAIL), verdict
+    assert [f.code for f in verdict.findings] == ["gang-below-strength"] * (ranks == 1)

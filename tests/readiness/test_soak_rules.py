@@ -91,6 +91,9 @@ def test_a_gang_of_a_custom_kind_is_judged_by_its_pods() -> None:
     assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=False, pods=(ready, unready))) == [
         "gang-below-strength"
     ]
+    assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=False, pods=(ready, ready), wanted=2)) == []
+    lacks = Seen(obj={}, known=True, stopped=False, pods=(ready, {"status": {"phase": "Failed"}}), wanted=2)
+    assert codes("JobSet/a/b", lacks) == ["gang-below-strength"]
     assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=False)) == ["gang-without-pods"]
     assert codes("JobSet/a/b", Seen(obj={}, known=True, stopped=True)) == ["gang-stopped"]
 
