@@ -120,10 +120,12 @@ def rejudged(found: Rejudged, *, as_json: bool) -> None:
         for p in found.pairs
     ]
     console.show_table(rows, f"Run {found.run}, judged again{mark}")
+    if found.of:
+        console.say(f"judged: {found.of.wording()}")
     changed = sum(p.changed for p in found.pairs)
+    console.say(f"under this spec: {found.outcome.value}")
     console.say(
-        f"{found.outcome.value}: {changed} of {plural(len(found.pairs), 'verdict')} "
-        "differ; the run's own stay in the ledger"
+        f"{changed} of {plural(len(found.pairs), 'verdict')} differ from the run's own, which stay in the ledger"
     )
     if found.missing:
         console.say(f"asked for and not in this run's evidence: {', '.join(found.missing)}")
@@ -178,6 +180,8 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         return
     for name, end in sorted(found.nodes.items()):
         words = "the selected pods are gone; others may be on it" if selected and end.value == "drained" else end.value
+        if end.value == "drained" and name in found.restored:
+            words = "was emptied, and takes pods again as before, since others failed"
         console.say(f"node {name}: {words}")
     evictions = f"{plural(found.tally.accepted, 'pod')} evicted, {plural(found.tally.refused, 'refusal')}"
     console.say(f"{found.end.value}: {evictions}, {plural(found.requests, 'request')}, {found.seconds:.1f} s")

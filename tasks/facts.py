@@ -13,7 +13,7 @@ from infra.model.pools import Pool
 from infra.model.record import StepState
 from infra.model.spec import EksPool, ExternalPool, GkePool
 from infra.model.verdict import Gate, Outcome, Verdict, worst
-from tasks import ledgers
+from tasks import ledgers, one_run
 from tasks.identity import pool_identity, pool_words
 from tasks.rules.wording import gate_words
 from tasks.run import Done, Run
@@ -124,16 +124,18 @@ def keep(
     pool: EksPool | GkePool | ExternalPool | None = None,
 ) -> None:
     """Into the ledger, before the step counts as done. The pool is named as revalidation names it."""
+    items = tuple(evidence)
     ledgers.keep(
         run.name,
         pool_identity(pool or run.spec.target),
         rfc3339(run.clock.now()),
         verdicts=verdicts,
-        evidence=evidence,
+        evidence=items,
         raw=raw,
         spec_hash=run.hash,
         simulated=run.simulated,
         kube=run.kube,
+        origin=one_run.origin_of(records.read(run.kube, run.name)) if items else "",
     )
 
 

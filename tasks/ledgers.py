@@ -12,7 +12,7 @@ from infra.ledger import Entry, Ledger
 from infra.ledger.chain import failing_since
 from infra.model.evidence import Evidence
 from infra.model.verdict import Verdict
-from tasks import heads
+from tasks import heads, one_run
 from tasks.home import home
 
 
@@ -37,8 +37,11 @@ def keep(
     spec_hash: str = "",
     simulated: bool = False,
     kube: Kube | None = None,
+    origin: str = "",
 ) -> None:
     """Append evidence (with its raw output, by digest) and verdicts, all or none; `kube` remembers where it ended.
+
+    `origin` tells this run from others of its name: see `tasks.one_run`.
 
     Raises Unreachable when they cannot be kept.
     """
@@ -51,7 +54,7 @@ def keep(
                 kind="evidence",
                 subject=f"{item.probe}/{item.mode}",
                 spec_hash=item.spec_hash,
-                payload=item.to_dict(),
+                payload={**item.to_dict(), **({one_run.KEY: origin} if origin else {})},
                 **{**common, "simulated": item.simulated},
             ),
             outputs.get(item.raw_digest),

@@ -28,6 +28,7 @@ from infra.probes.readers.detect import read
 from infra.probes.readers.lnet import split_lnet
 from tasks import heads, ledgers
 from tasks.identity import pool_identity
+from tasks.one_run import OneRun, newest
 from tasks.rules import bandwidth, compare, gate, hardware
 from tasks.rules.hardware import ClientIo
 from tasks.rules.probe_verdict import (
@@ -85,13 +86,17 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejudged:
-    """All of a run's evidence, judged again. `missing`: checks that the spec asks for and of which there is none."""
+    """All of one run's evidence, judged again: `of` says which one's.
+
+    `missing`: checks that the spec asks for and of which there is none.
+    """
 
     run: str
     spec_hash: str
     pairs: tuple[Pair, ...]
     simulated: bool
     missing: tuple[str, ...] = ()
+    of: OneRun | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -113,11 +118,12 @@ class Rejudged:
             "simulated": self.simulated,
             "verdicts": [p.to_dict() for p in self.pairs],
             "missing": list(self.missing),
+            "of": self.of.to_dict() if self.of else None,
         }
 
 
 def rejudge(run: str, spec: Spec) -> Rejudged:
-    """Judge the run's evidence of the spec's pools under the spec's limits, and append what comes of it.
+    """Judge the newest run's evidence of the spec's pools under the spec's limits, and append what comes of it.
 
     Raises:
         NotFound: there is no ledger, or it holds no evidence of this run.
@@ -132,15 +138,15 @@ def rejudge(run: str, spec: Spec) -> Rejudged:
         if not kept:
             raise NotFound(f"run {run}", f"has no evidence in ledger {ledger.where}", remedy="set POOLSHIFT_LEDGER")
         judged, source = _pools(spec)
-        mine = [k for k in kept if k.entry.pool in judged]
-        if not mine:
+        if not any(k.entry.pool in judged for k in kept):
             raise BadSpec(
                 f"spec {spec.name}",
                 f"names {', '.join(sorted(judged))}",
                 expected=f"a pool of run {run}: {', '.join(sorted({k.entry.pool for k in kept}))}",
                 remedy=f"name the run's own spec, with other limits: poolshift report {run} --rejudge SPEC",
             )
-        before = _Baseline(ledger, [k for k in kept if k.entry.pool == source])
+        one = newest(kept, judged, source)
+        mine, before = one.kept, _Baseline(ledger, one.baseline)
         pairs = tuple(p for k in mine for p in _again(ledger, k, spec, before))
         answered = {gate.READINESS} | {p.now.check for p in pairs}  # readiness is seen on the cluster, not printed
         found = Rejudged(
@@ -149,6 +155,7 @@ def rejudge(run: str, spec: Spec) -> Rejudged:
             pairs=pairs,
             simulated=any(k.entry.simulated for k in mine),
             missing=tuple(check for check in gate.required(spec) if check not in answered),
+            of=one,
         )
         at = rfc3339(SystemClock().now())
         ledger.extend((_entry(found, pair, next(k for k in mine if k.seq == pair.entry), at), None) for pair in pairs)

@@ -103,16 +103,18 @@ def _result(
             if drifted.outcome is not Outcome.UNMEASURED:  # a young pool has no past, which is no defect of it
                 verdicts = [*verdicts, drifted]
         moments = _since_cluster(verdicts) + _since_ledger(identity, verdicts, simulated=simulated)
+        now = rfc3339(kube.clock.now())
         ledgers.keep(
             spec.name,
             identity,
-            rfc3339(kube.clock.now()),
+            now,
             verdicts=verdicts,
             evidence=proof.evidence,
             raw=proof.raw,
             spec_hash=records.spec_hash(spec.model_dump_json()),
             simulated=simulated,
             kube=kube,
+            origin=now,
         )
     except PoolshiftError as error:
         verdicts = [*verdicts, _unmeasured("ledger", f"not kept: {error.wording()}")]

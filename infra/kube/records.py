@@ -29,6 +29,7 @@ class RunRecord:
     notes: Mapping[str, Any] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Keys whose entry cannot be read, and why. Their step is looked at again."""
+    uid: str = ""
 
     def began(self, step: Step) -> bool:
         """Has the step an entry, be it one that cannot be read?"""
@@ -189,4 +190,5 @@ def _parse(config_map: Mapping[str, Any]) -> RunRecord:
         steps=steps,
         notes=notes,
         unreadable=unreadable,
+        uid=str(config_map["metadata"].get("uid", "")),
     )

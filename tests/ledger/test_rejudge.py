@@ -14,7 +14,7 @@ import yaml
 
 from flows import cli
 from infra.fabrics import fabric_of
-from infra.ledger import Entry, Ledger
+from infra.ledger import Entry, Kept, Ledger
 from infra.ledger.store import ENTRIES, RAW
 from infra.model.evidence import Evidence
 from infra.model.spec import MigrationSpec
@@ -26,7 +26,7 @@ from infra.sandbox.fabric import collective
 from infra.sandbox.fabric.generation import generation_of
 from infra.sandbox.fabric.machine import Host, machine_of
 from infra.sandbox.fabric.nccl_log import Job, Member
-from tasks import ledgers
+from tasks import ledgers, one_run
 from tasks.identity import pool_identity
 from tasks.rejudge import Rejudged
 from tasks.rules import hardware, lustre_path
@@ -60,7 +60,7 @@ def printed(probe: Probe) -> bytes:
     return b"\n".join(("\n".join(line.text for line in t.lines) + "\n").encode() for t in made)
 
 
-def keep(probe: Probe, raw: bytes, answer: ProbeAnswer, **changes: Any) -> None:
+def keep(probe: Probe, raw: bytes, answer: ProbeAnswer, origin: str = "", **changes: Any) -> None:
     seen = Evidence(
         **{
             "probe": probe.name, "mode": probe.mode.value, "pool": "arn", "machine_type": MACHINE, "nodes": NODES,
@@ -73,6 +73,7 @@ def keep(probe: Probe, raw: bytes, answer: ProbeAnswer, **changes: Any) -> None:
     ledgers.keep(
         loaded.name, pool_identity(loaded.target), seen.measured,
         verdicts=seen.verdicts, evidence=[seen], raw={seen.raw_digest: raw}, simulated=True,
+        origin=origin,
     )  # fmt: skip
 
 
@@ -190,6 +191,44 @@ def test_output_of_a_probe_that_broke_off_may_fail_and_never_passes(
 
     assert code == 4
     assert [v["now"]["outcome"] for v in found["verdicts"]][-3:] == ["unmeasured"] * 3
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [{"origin": "2026-11-02T00:00:00Z/uid-2"}, {"pool": "arn-2"}, {"spec_hash": "s2"}],
+    ids=lambda d: next(iter(d)),
+)
+def test_of_several_runs_of_one_name_the_newest_alone_is_judged_and_named(
+    kept: Path, outputs: dict[str, Any], capsys: pytest.CaptureFixture[str], newer: dict[str, str]
+) -> None:
+    for probe, raw, answer in outputs.values():
+        keep(probe, raw, answer, **{"measured": "2026-11-03T00:00:00Z", **newer})
+    _, found = rejudge(kept, capsys, spec())
+
+    assert {v["measured"] for v in found["verdicts"]} == {"2026-11-03T00:00:00Z"}
+    assert found["of"]["left_out"] == 2
+    assert found["of"]["origin"] == newer.get("origin", "")
+    assert cli.run(["report", "demo-eks", "--rejudge", str(kept / "spec.yaml")]) == 4
+    out = " ".join(capsys.readouterr().err.split())
+    assert "2 measurements of other runs of this name left out" in out
+    assert "under this spec: unmeasured" in out
+    assert "0 of 4 verdicts differ from the run's own" in out
+
+
+def test_a_run_is_compared_with_its_own_old_pool() -> None:
+    def row(seq: int, pool: str, name: str, origin: str) -> Kept:
+        entry = Entry(at=f"t{seq}", kind="evidence", run="r", pool=pool, subject="x",
+                      payload={"pool": name, one_run.KEY: origin})  # fmt: skip
+        return Kept(seq=seq, entry=entry, raw_digest="", previous="", hash="")
+
+    rows = [
+        row(1, "old", "old-1", "a"), row(2, "new", "new-1", "a"),
+        row(3, "old", "old-2", "b"), row(4, "old", "old-1", "a"), row(5, "new", "new-2", "b"),
+    ]  # fmt: skip
+    found = one_run.newest(rows, {"new"}, "old")
+
+    assert [k.seq for k in found.kept] == [5]
+    assert [k.seq for k in found.baseline] == [3]
 
 
 def test_a_spec_of_other_pools_and_a_run_without_evidence_are_told_apart(
