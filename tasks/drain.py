@@ -23,7 +23,7 @@ from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Selector, Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
-from tasks.fence import cordon, unfence
+from tasks.fence import adopt, cordon, unfence
 from tasks.move_report import MoveReport, WaveReport, pod_end_dict
 from tasks.moving import move
 from tasks.orphans import with_new_daemonsets
@@ -50,6 +50,9 @@ __all__ = [
 
 TOLD = 20  # blockers told one by one before the first eviction; the report has all
 FOREVER = timedelta(days=3650)
+# A pod bound right before the cordon may be in a listing before the watch shows it: how often to go on for it, and the
+# wall-clock time that the watch is given.
+LATE_ROUNDS, LATE_SECONDS = 5, 0.5
 
 
 def plan(
@@ -77,7 +80,7 @@ def plan(
 class DrainOptions:
     """As kubectl drain's flags of the same names. `timeout` zero: no limit; `grace` None: each pod's own.
 
-    `take_over`: undo the cordons of another stand-alone drain that still marks these nodes, then go on.
+    `take_over`: go on where another stand-alone drain still marks these nodes; its cordons become this one's.
     """
 
     grace: int | None = None
@@ -284,8 +287,8 @@ class _Drain:
             return Sentence(fate=Fate.STAY)
         return sentence_of(self._decide(pod, context))
 
-    def _free(self, nodes: list[str]) -> None:
-        """Put back what a drain has left that was killed, so that this one starts from what was there before it."""
+    def _held(self, nodes: list[str]) -> dict[str, list[str]]:
+        """Nodes that a drain has left which was killed, by its name. Raises Refused where one may still run."""
         held: dict[str, list[str]] = {}
         for raw in list_raw(self.kube, nodes):
             run = (raw["metadata"].get("labels") or {}).get(RUN, "")
@@ -299,39 +302,54 @@ class _Drain:
                     expected="no other drain",
                     remedy="let it end; if it was killed on another machine: the same command with --take-over",
                 )
+        return held
+
+    def _take_up(self, held: dict[str, list[str]]) -> None:
+        """What a killed drain had begun becomes ours: to open its nodes first would let new pods in."""
         for run, names in held.items():
-            unfence(self.kube, run, names)
-            self.say(f"took back what {run} had left on {', '.join(names)}")
+            ours = adopt(self.kube, names, run, self.name)
+            self.say(f"took up what {run} had begun on {', '.join(ours)}: cordoned since")
+            others = sorted({raw["metadata"]["name"] for raw in list_raw(self.kube, label=f"{RUN}={run}")} - set(ours))
+            if others:
+                self.say(f"it has left {', '.join(others)} cordoned too: poolshift drain {' '.join(others)}")
 
     def _pass_by(self, now: Progress) -> None:
         self.passing(now.wording())
 
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
-        self._free(nodes)
         limit = options.timeout or FOREVER
         done = False
+        held = self._held(nodes)
         try:
+            self._take_up(held)
             stored = cordon(self.kube, nodes, self.name)
             self.say(f"cordoned {plural(len(stored), 'node')}")
             uids = {n.name: n.uid for n in stored}
             limits = Limits(pod=limit, wave=limit, until=self.began + limit, grace=options.grace)
             with Evictor(self.kube, view, rate=options.evictions_per_second, clock=self.clock) as evictor:
-                left = evictor.empty(
-                    uids,
-                    with_new_daemonsets(
-                        self.kube,
-                        context.snapshot,
-                        lambda pod: self._fate(pod, context),
-                        stay=options.ignore_daemonsets,
-                    ),
-                    limits,
-                    last=drains_last,
-                    on_progress=self._pass_by,
-                    cancelled=self.cancelled,
+                sentence = with_new_daemonsets(
+                    self.kube,
+                    context.snapshot,
+                    lambda pod: self._fate(pod, context),
+                    stay=options.ignore_daemonsets,
                 )
-            uids |= dict.fromkeys(set(nodes) - set(uids), "")  # went meanwhile: empty if no pod names them
-            unproven = [] if options.pod_selector else verify_empty(self.kube, uids)
+                every_uid = dict.fromkeys(nodes, "") | uids  # what went meanwhile is empty if no pod names it
+                for _ in range(1 + LATE_ROUNDS):
+                    left = evictor.empty(
+                        uids,
+                        sentence,
+                        limits,
+                        last=drains_last,
+                        on_progress=self._pass_by,
+                        cancelled=self.cancelled,
+                    )
+                    unproven = [] if options.pod_selector else verify_empty(self.kube, every_uid)
+                    late = not left and any(f.code == "pod-still-there" for f in unproven)
+                    if not late or self.cancelled() or self.clock.now() >= limits.until:
+                        break
+                    view.rest(LATE_SECONDS)
+            uids = every_uid
             ends = node_ends(uids, left, unproven)
             done = all(end is End.DRAINED for end in ends.values())
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from infra.kube.api import Kube
 from infra.kube.wire import node as read_node
 from infra.model.cluster import Node
 from infra.model.record import PRIOR, RUN
-from tasks.rules.fencing import cordon_patch, fence_patch, guard_patch, restore_patch
+from tasks.rules.fencing import adopt_patch, cordon_patch, fence_patch, guard_patch, restore_patch
 
 
 def fence(kube: Kube, nodes: Iterable[str], run: str) -> tuple[Node, ...]:
@@ -50,6 +50,19 @@ def cordon(kube: Kube, nodes: Iterable[str], run: str) -> tuple[Node, ...]:
                 remedy=f"find who uncordons it: kubectl get node {node.name} -o yaml --show-managed-fields",
             )
     return stored
+
+
+def adopt(kube: Kube, nodes: Iterable[str], old: str, new: str) -> tuple[str, ...]:
+    """Make what run `old` has changed on these nodes ours, with its memory: a cordon stays up meanwhile.
+
+    Returns the names of the nodes that were its. Raises Conflict: others kept changing a node.
+    """
+
+    def edit(raw: kube_nodes.Raw) -> kube_nodes.Raw | None:
+        return adopt_patch(raw, old, new)
+
+    adopted = kube_nodes.change_all(kube, kube_nodes.list_raw(kube, nodes), edit)
+    return tuple(sorted(raw["metadata"]["name"] for raw in adopted))
 
 
 def mend(kube: Kube, run: str, fenced: Iterable[str], cordoned: Iterable[str]) -> tuple[str, ...]:

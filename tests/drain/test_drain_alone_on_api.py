@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,10 @@ from flows import cli
 from infra.errors import NotFound, Refused
 from infra.kube.api import MERGE_PATCH
 from infra.model.workload import Selector
+from tasks import drain as drains
 from tasks.drain import DrainOptions, drain_nodes
 from tasks.draining import read_timeout
+from tasks.emptiness import verify_empty
 from tasks.rules.outcome import End
 
 
@@ -32,6 +35,26 @@ def pools(build, kubelet):
 def cordoned(build):
     found = build.kube.list("/api/v1/nodes")
     return {n["metadata"]["name"] for n in found if n["spec"].get("unschedulable")}
+
+
+class Opened:
+    """Which nodes are made schedulable by us while the body runs."""
+
+    def __init__(self, kube):
+        self.kube, self.send, self.nodes = kube, kube.open, []
+
+    def __enter__(self):
+        self.kube.open = self._open
+        return self
+
+    def __exit__(self, *_):
+        del self.kube.open
+
+    def _open(self, method, path, **how):
+        spec = json.loads(how.get("body") or b"{}").get("spec") or {}
+        if method == "PATCH" and "unschedulable" in spec and not spec["unschedulable"]:
+            self.nodes.append(path.rsplit("/", 1)[1])
+        return self.send(method, path, **how)
 
 
 def marks(build):
@@ -230,11 +253,53 @@ def test_a_drain_that_was_killed_is_taken_up_by_the_next_and_what_was_cordoned_b
     assert killed([sys.executable, "-c", CHILD], signal.SIGKILL) == -9
     assert cordoned(pools) == {"old-0", "old-1", "new-0"}
 
-    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(timeout=timedelta(seconds=1)))
+    said = []
+    options = DrainOptions(timeout=timedelta(seconds=1))
+    with Opened(kube) as opened:
+        report = drain_nodes(kube, ["old-0", "old-1"], options, say=lambda line: said.append((line, cordoned(pools))))
 
+    assert next(line for line, _ in said).startswith("took up what drain-")
+    assert {"old-0", "old-1"} <= said[-2][1], "closed all the time: an open node takes the pods that wait"
+    assert opened.nodes == ["old-0"], "once, at the end"
     assert report.restored == ("old-0", "old-1")
     assert cordoned(pools) == {"old-1", "new-0"}
     assert marks(pools) == []
+
+
+def test_a_node_that_a_killed_drain_has_left_cordoned_beside_ours_is_named(kube, kubelet, pools, killed):
+    pools.deployment("web", 4)
+    pools.until_ready(4)
+    kubelet.never_ends = lambda pod: True
+    assert killed([sys.executable, "-c", CHILD], signal.SIGKILL) == -9
+    kubelet.never_ends = lambda pod: False
+    pools.uncordon("new-0")
+
+    said = []
+    report = drain_nodes(kube, ["old-0"], DrainOptions(timeout=timedelta(seconds=20)), say=said.append)
+
+    assert report.nodes == {"old-0": End.DRAINED}, report.to_json()
+    assert "it has left old-1 cordoned too: poolshift drain old-1" in said
+    assert cordoned(pools) == {"old-0", "old-1"}
+
+
+def test_a_pod_that_the_proof_shows_and_the_watch_did_not_yet_is_drained_too(kube, kubelet, pools, monkeypatch):
+    pools.uncordon("new-0")
+    proofs = []
+
+    def bound_right_before(kube, uids):
+        if not proofs:
+            pools.pod("late", "old-0")
+        proofs.append(verify_empty(kube, uids))
+        return proofs[-1]
+
+    monkeypatch.setattr(drains, "verify_empty", bound_right_before)
+    options = DrainOptions(timeout=timedelta(seconds=30), force=True)
+
+    report = drain_nodes(kube, ["old-0"], options)
+
+    assert [f.code for f in proofs[0]] == ["pod-still-there"]
+    assert report.nodes == {"old-0": End.DRAINED}, report.to_json()
+    assert report.tally.accepted == 1
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
