@@ -87,7 +87,7 @@ def cordon_patch(node: Raw, run: str) -> dict[str, Any] | None:
 
 
 def adopt_patch(node: Raw, old: str, new: str) -> dict[str, Any] | None:
-    """What run `old` has changed on a node, and its memory of what was before, become `new`'s. None: it is not `old`'s."""
+    """What run `old` changed on a node, and its memory of what was before, become `new`'s. None: it is not `old`'s."""
     if ((node.get("metadata") or {}).get("labels") or {}).get(RUN) != old or (prior := prior_of(node, old)) is None:
         return None
     memory = json.dumps({**prior, "run": new}, sort_keys=True, separators=(",", ":"))
