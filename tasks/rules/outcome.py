@@ -94,7 +94,11 @@ class Progress:
         text = f"{self.gone} of {plural(self.total, 'pod')} gone ({self.percent} %), {self.terminating} terminating"
         if self.per_second > 0 and self.gone < self.total:
             rate = f"{self.per_second:.0f}/s" if self.per_second >= 1 else f"{60 * self.per_second:.1f}/min"
-            text += f", {rate}, about {span(timedelta(seconds=(self.total - self.gone) / self.per_second))} left"
+            text += f", {rate}"
+            left = (self.total - self.gone) / self.per_second
+            # Where every pod that is left waits for a budget, the pace so far says nothing of when it opens.
+            if left >= 1 and sum(count for *_, count in self.waiting) < self.total - self.gone:
+                text += f", about {span(timedelta(seconds=left))} left"
         text += "".join(f"; {waits_words(words or key, count)}" for key, words, count in self.waiting[:3])
         if len(self.waiting) > 3:
             text += f"; and {len(self.waiting) - 3} more budgets"

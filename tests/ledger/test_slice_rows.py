@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from infra.kube.records import RunRecord
 from infra.model.record import SliceRecord, SliceStage
 from infra.model.spec import Strategy
@@ -63,6 +65,18 @@ def test_status_and_report_have_the_slices_where_there_are_any(tmp_path: Path) -
 
 def test_nothing_to_move_is_said_as_such() -> None:
     assert Progress(total=0, gone=0, terminating=0, waiting=(), per_second=0.0).wording() == "no pod has to leave"
+
+
+@pytest.mark.parametrize(
+    ("gone", "waiting", "left"),
+    [(60, 0, "about 20 seconds left"), (60, 39, "about 20 seconds left"), (60, 40, None), (99, 0, None)],
+    ids=["none waits", "some wait", "all that is left waits for a budget", "under a second"],
+)
+def test_a_time_left_is_told_where_the_pace_says_something_of_it(gone: int, waiting: int, left: str | None) -> None:
+    held = (("d/web", "pod d/web-0 waits for it", waiting),) if waiting else ()
+    words = Progress(total=100, gone=gone, terminating=0, waiting=held, per_second=2.0).wording()
+    assert (left or "") in words
+    assert ("left" in words) is (left is not None)
 
 
 def planned(slices: SwapPlan) -> str:
