@@ -175,6 +175,12 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         console.say(
             f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}. {left.remedy}".rstrip(". ")
         )
+    if found.dry_run and found.blocked:
+        console.say(
+            f"dry run: nothing would leave {', '.join(sorted(found.nodes))} until what blocks is gone "
+            f"({plural(found.leaving, 'pod')} could leave but for it); nothing was changed"
+        )
+        return
     if found.dry_run:
         console.say(f"dry run: {plural(found.leaving, 'pod')} would leave; nothing was changed")
         return

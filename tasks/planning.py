@@ -321,8 +321,8 @@ def _over_budget(estimate: cost.Estimate, budget: float) -> list[Finding]:
             level=Level.BLOCK,
             code="validation-over-budget",
             object="validation.budget_gpu_minutes",
-            observed=f"{budget:.0f}, and the validation needs {estimate.wording()}",
-            expected=f"at least {estimate.gpu_minutes:.0f}",
+            observed=f"{budget:g}, and the validation needs {estimate.wording()}",
+            expected=f"at least {estimate.whole_minutes}",
             remedy="raise it, or leave out what is dear: validation.train_step, fewer validation.train_steps",
         )
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor
 
 from infra.probes.catalogue import Probe
 from tasks.rules.wording import plural
@@ -18,6 +19,11 @@ class Cost:
     probe: str
     gpu_minutes: float
 
+    @property
+    def whole_minutes(self) -> int:
+        """As shown: rounded up."""
+        return _up(self.gpu_minutes)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
@@ -30,6 +36,11 @@ class Estimate:
         """All probes together."""
         return sum(item.gpu_minutes for item in self.items)
 
+    @property
+    def whole_minutes(self) -> int:
+        """The sum of what is shown of the probes, so that it adds up; as a budget it is enough."""
+        return sum(item.whole_minutes for item in self.items)
+
     def named(self, side: str) -> Estimate:
         """The same, each probe with the side's name before it."""
         return Estimate(items=tuple(replace(item, probe=f"{side} {item.probe}") for item in self.items))
@@ -40,8 +51,8 @@ class Estimate:
 
     def wording(self) -> str:
         """One line for a plan."""
-        parts = ", ".join(f"{item.probe} {item.gpu_minutes:.0f}" for item in self.items)
-        return f"about {plural(round(self.gpu_minutes), 'GPU-minute')} ({parts})"
+        parts = ", ".join(f"{item.probe} {item.whole_minutes}" for item in self.items)
+        return f"about {plural(self.whole_minutes, 'GPU-minute')} ({parts})"
 
 
 def estimate(probes: Sequence[Probe], nodes: int, gpus: int) -> Estimate:
@@ -60,7 +71,12 @@ def over_budget(probe: Probe, nodes: int, gpus: int, *, left: float, budget: flo
     need = of(probe, nodes, gpus)
     if need <= left:
         return ""
+    rest = floor(left * 10) / 10
     return (
-        f"{probe.name} needs about {plural(round(need), 'GPU-minute')}, {left:.0f} of {budget:.0f} are left: raise "
+        f"{probe.name} needs about {plural(_up(need), 'GPU-minute')}, {rest:g} of {budget:g} are left: raise "
         f"validation.budget_gpu_minutes (--budget)"
     )
+
+
+def _up(minutes: float) -> int:
+    return ceil(round(minutes, 6))  # 24.000000001 is 24

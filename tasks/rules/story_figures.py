@@ -99,9 +99,12 @@ def figures(records: Records) -> Iterable[Figure]:
     medians = step_medians(records)
     if medians:
         yield Figure(name="median training step, old → new pool", value=f"{medians[0]:.2f} → {medians[1]:.2f} s")
-    spent = sum(e.gpu_minutes for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s))
+    # As the report's table shows each, so that it adds up.
+    spent = sum(
+        round(e.gpu_minutes, 1) for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s)
+    )
     if spent:
-        yield Figure(name="spent on measuring, both pools", value=plural(round(spent), "GPU-minute"))
+        yield Figure(name="spent on measuring, both pools", value=f"{spent:.1f} GPU-minutes")
     migrated = records.get(Step.MIGRATE)
     if migrated is not None and migrated.data.get("pods") is not None:
         yield Figure(name="pods moved", value=_pods_moved(migrated))

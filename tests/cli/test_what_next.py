@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli
+from flows import cli, present
+from infra.model.verdict import Finding, Level
+from tasks.drain import DrainReport
+from tasks.rules.outcome import End, Tally
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,3 +45,17 @@ def test_what_cannot_be_read_is_answered_with_the_command_to_type(
     assert cli.run(line.split()) == 2
     (said,) = (words for words in capsys.readouterr().err.splitlines() if words.startswith("  next: "))
     assert command in said
+
+
+def test_a_dry_run_that_is_refused_does_not_say_that_pods_would_leave(capsys: pytest.CaptureFixture[str]) -> None:
+    block = Finding(level=Level.BLOCK, code="unmanaged", object="pod a/b", observed="no controller owns it")
+    found = DrainReport(
+        end=End.FAILED, nodes={"n1": End.FAILED}, blocked=(block,), warnings=(), left=(), unproven=(), leaving=4,
+        restored=(), tally=Tally(), requests=1, seconds=0.1, dry_run=True,
+    )  # fmt: skip
+    present.drain(found, as_json=False)
+    said = capsys.readouterr().err
+
+    assert found.exit_code == 5
+    assert "nothing would leave n1 until what blocks is gone" in said
+    assert "would leave;" not in said

@@ -1,6 +1,7 @@
 """The budget of GPU-minutes: one for the run, whoever goes on with it, and never overdrawn by what is under way."""
 
 import json
+import re
 
 import pytest
 
@@ -9,6 +10,7 @@ from flows.commands.options import load_spec
 from infra.kube import records
 from infra.model.spec import MigrationSpec, Validation
 from infra.probes import catalogue
+from tasks import planning
 from tasks.rules import cost
 from tasks.spending import Spending, read_note
 
@@ -122,3 +124,17 @@ def test_both_pools_are_in_the_estimate_of_a_plan():
     assert "baseline train-step" in both.wording()
     assert "GPU-minutes" in both.wording()
     assert both.gpu_minutes > baseline.gpu_minutes
+
+
+@pytest.mark.parametrize("minutes", [(37.4, 37.4, 56.3, 24.000000001, 0.0, 147.6), (0.2, 0.2), (1.0,)])
+def test_a_total_of_gpu_minutes_is_the_sum_of_the_parts_beside_it_and_enough(minutes):
+    made = cost.Estimate(items=tuple(cost.Cost(probe=f"p{i}", gpu_minutes=m) for i, m in enumerate(minutes)))
+    total, *parts = (int(n) for n in re.findall(r"(?<![p\d])\d+", made.wording()))
+    assert total == sum(parts) == made.whole_minutes >= made.gpu_minutes - 1e-6
+
+
+def test_a_budget_below_one_is_not_shown_as_none():
+    probe = catalogue.transport_proof(Validation())
+    assert "0.1 of 0.1 are left" in cost.over_budget(probe, 2, 8, left=0.1, budget=0.1)
+    (finding,) = planning._over_budget(cost.estimate([probe], 2, 8), 0.1)
+    assert finding.observed.startswith("0.1, and the validation needs about ")
