@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from flows.reaching import complete
 from infra.errors import PoolshiftError
 from tasks.progress import say
 
@@ -43,7 +44,12 @@ def show_json(data: object) -> None:
 
 def show_error(error: PoolshiftError, *, as_json: bool = False) -> None:
     """The error's facts, one per line, for a person; the same as JSON for a program."""
-    facts = {"object": error.object, "observed": error.observed, "expected": error.expected, "next": error.remedy}
+    facts = {
+        "object": error.object,
+        "observed": error.observed,
+        "expected": error.expected,
+        "next": complete(error.remedy),
+    }
     if as_json:
         show_json({"error": type(error).__name__, **facts, "exit_code": error.exit_code})
         return
@@ -61,7 +67,9 @@ def show_findings(findings: Iterable[Finding]) -> None:
     console = out()
     for finding in sorted(findings, key=lambda f: order[f.level]):
         style = _STYLES[finding.level]
-        console.print(f"  [{style}]{finding.level.value:5s}[/] [bold]{finding.code}[/]  {escape(finding.wording())}")
+        console.print(
+            f"  [{style}]{finding.level.value:5s}[/] [bold]{finding.code}[/]  {escape(complete(finding.wording()))}"
+        )
 
 
 def show_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import console
+from flows.reaching import complete
 from tasks.rules.outcome import waits_words
 from tasks.rules.wording import plural
 
@@ -25,7 +26,7 @@ def plan(found: Plan, *, as_json: bool, verbose: bool = False) -> None:
     if as_json:
         console.show_json(found.to_dict())
         return
-    console.out().print(found.markdown(folded=not verbose), markup=False)
+    console.out().print(complete(found.markdown(folded=not verbose)), markup=False)
 
 
 def migration(result: dict[str, Any], *, as_json: bool) -> None:
@@ -79,6 +80,7 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
 
 def answered(run: str, said: str, *, as_json: bool) -> None:
     """What a run was asked, and what it will do."""
+    said = complete(said)
     if as_json:
         console.show_json({"run": run, "answer": said})
         return
@@ -135,7 +137,7 @@ def _now(standing: Standing) -> list[str]:
     """What holds a run, and where its waves stand: emptied nodes, percent, and which budget is waited for."""
     found, lines = standing.progress, []
     if standing.wish:
-        lines.append(f"  {standing.wish}; poolshift resume {standing.run} takes it back")
+        lines.append(complete(f"  {standing.wish}; poolshift resume {standing.run} takes it back"))
     if found:
         lines.append(f"  {found.get('words', '')} (at {found.get('at', '')})")
         lines += [

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from flows import console
+from flows import console, reaching
 from flows.commands import alone, migrations, runs, servers
 from infra.errors import PoolshiftError
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Move GPU workloads to a new RDMA-capable node pool, and retire the old one only after measured gates pass.",
     epilog="Exit codes: 0 done or pass, 1 error, 2 usage or bad spec, 3 gate held (fail), 4 unmeasured, "
-    "5 refused by the plan.",
+    "5 refused by the plan, 130 interrupted.",
 )
 for command in (
     *(migrations.plan, migrations.migrate, migrations.revalidate, migrations.rollback),
@@ -44,6 +44,7 @@ def invoke(arguments: list[str]) -> int:
 
         sys.stdout.write(f"poolshift {version('poolshift')}\n")
         return 0
+    reaching.forget()
     try:
         code = int(app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False) or 0)
     except PoolshiftError as error:

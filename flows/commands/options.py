@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
+from flows import reaching
 from infra.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -45,13 +46,16 @@ def load_spec(
     if budget is not None:
         measured = spec.validation.model_copy(update={"budget_gpu_minutes": budget})
         spec = spec.model_copy(update={"validation": measured})
-    return spec.model_copy(update={"cluster": spec.cluster.model_copy(update=changes)}) if changes else spec
+    cluster = spec.cluster.model_copy(update=changes)
+    reaching.remember(cluster.kubeconfig, cluster.context, cluster.namespace)
+    return spec.model_copy(update={"cluster": cluster}) if changes else spec
 
 
 def cluster_of(kubeconfig: str | None, context: str | None, namespace: str = "poolshift") -> Cluster:
     """The cluster that the options name."""
     from infra.model.spec import Cluster
 
+    reaching.remember(kubeconfig, context, namespace)
     return Cluster(kubeconfig=kubeconfig, context=context, namespace=namespace)
 
 

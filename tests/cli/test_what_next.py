@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
-from flows import cli, present
+from flows import cli, present, reaching
 from infra.model.verdict import Finding, Level
 from tasks.drain import DrainReport
 from tasks.rules.outcome import End, Tally
@@ -59,3 +60,50 @@ def test_a_dry_run_that_is_refused_does_not_say_that_pods_would_leave(capsys: py
     assert found.exit_code == 5
     assert "nothing would leave n1 until what blocks is gone" in said
     assert "would leave;" not in said
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "completed"),
+    [
+        (
+            ("k c", None),
+            "kubectl --context x get --raw /readyz",
+            "kubectl --kubeconfig 'k c' --context x get --raw /readyz",
+        ),
+        (("k", "x"), "kubectl --context x get pods", "kubectl --kubeconfig k --context x get pods"),
+        (("k", "x"), "kubectl -n a logs b", "kubectl --kubeconfig k --context x -n a logs b"),
+        (("k", None), "kubectl --kubeconfig k config view", "kubectl --kubeconfig k config view"),
+        (("k", None), "kubectl drain's flags; poolshift judge FILE", "kubectl drain's flags; poolshift judge FILE"),
+        (("k", None), "see: poolshift status", "see: poolshift status --kubeconfig k"),
+        (
+            ("k", "x", "ours"),
+            "poolshift resume r and run it again, or: poolshift rollback r",
+            "poolshift resume --kubeconfig k --context x --namespace ours r and run it again, or: "
+            "poolshift rollback --kubeconfig k --context x --namespace ours r",
+        ),
+        (("k", None, "ours"), "poolshift drain n", "poolshift drain --kubeconfig k n"),
+        ((None, None), "poolshift status; kubectl get nodes", "poolshift status; kubectl get nodes"),
+    ],
+)
+def test_the_next_command_goes_to_the_cluster_that_this_one_was_given(
+    given: tuple[str | None, ...], said: str, completed: str
+) -> None:
+    reaching.remember(*given)  # type: ignore[arg-type]
+    assert reaching.complete(said) == completed
+    assert reaching.complete(completed) == completed
+    reaching.forget()
+
+
+def test_a_cluster_that_does_not_answer_is_asked_for_with_the_kubeconfig_that_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kubeconfig"
+    entry = {"name": "away"}
+    config = {
+        "clusters": [{**entry, "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{**entry, "user": {}}],
+        "contexts": [{**entry, "context": {"cluster": "away", "user": "away"}}], "current-context": "away",
+    }  # fmt: skip
+    path.write_text(json.dumps(config))
+    assert cli.run(["status", "--kubeconfig", str(path)]) == 1
+    assert f"kubectl --kubeconfig {path} --context away get --raw /readyz" in capsys.readouterr().err
+    assert "130 interrupted" in (cli.run(["--help"]), capsys.readouterr().out)[1]
