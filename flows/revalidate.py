@@ -30,7 +30,6 @@ def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]
         spent = sum(before["gpu_minutes"] for before in pools)
         pools.append(look(spec, index, f"Look at pool {pool.name}", spent))
     outcome = worst(Outcome(pool["outcome"]) for pool in pools)
-    code = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[outcome]
     summary = "; ".join(pool["summary"] for pool in pools)
     create_table_artifact(
         key=f"{spec.name}-pools",
@@ -39,10 +38,16 @@ def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]
         ],
         description=f"Revalidation {spec.name}",
     )
-    if fail_run and code:
+    if fail_run and outcome.exit_code:
         kind = GateHeld if outcome is Outcome.FAIL else Unmeasured
         raise kind(f"revalidation {spec.name}", summary, remedy="mend what it names; the next run looks again")
-    return {"run": spec.name, "outcome": outcome.value, "exit_code": code, "summary": summary, "pools": pools}
+    return {
+        "run": spec.name,
+        "outcome": outcome.value,
+        "exit_code": outcome.exit_code,
+        "summary": summary,
+        "pools": pools,
+    }
 
 
 @task(cache_policy=NO_CACHE, task_run_name="{title}", persist_result=False)

@@ -67,7 +67,7 @@ class Audit:
     @property
     def exit_code(self) -> int:
         """0 pass, 3 fail, 4 unmeasured."""
-        return {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[self.outcome]
+        return self.outcome.exit_code
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -24,7 +24,6 @@ from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
 from tasks.rules.wording import plural
 
-EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}
 _LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
 _ARCHIVES = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
 _ORDER = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious", "undetermined", "not-applicable")
@@ -45,7 +44,7 @@ class JudgeResult:
     @property
     def exit_code(self) -> int:
         """0 pass, 3 fail, 4 unmeasured."""
-        return EXIT_CODES[self.outcome]
+        return self.outcome.exit_code
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""

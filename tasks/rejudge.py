@@ -106,7 +106,7 @@ class Rejudged:
     @property
     def exit_code(self) -> int:
         """0 pass, 3 fail, 4 unmeasured."""
-        return {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[self.outcome]
+        return self.outcome.exit_code
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""

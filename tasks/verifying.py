@@ -51,7 +51,7 @@ class Checked:
     @property
     def exit_code(self) -> int:
         """0 it holds, 3 it does not, 4 its end is not known."""
-        return {Outcome.PASS: 0, Outcome.FAIL: 3, Outcome.UNMEASURED: 4}[self.outcome]
+        return self.outcome.exit_code
 
     @property
     def summary(self) -> str:

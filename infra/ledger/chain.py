@@ -159,8 +159,3 @@ def failing_since(history: Iterable[Kept]) -> str:
     for item in history:
         since = "" if item.entry.outcome == "pass" else since or item.entry.at
     return since
-
-
-def last_pass(history: Iterable[Kept]) -> str:
-    """RFC 3339 of the newest pass, "" for never."""
-    return max((item.entry.at for item in history if item.entry.outcome == "pass"), default="")

@@ -19,6 +19,11 @@ class Outcome(StrEnum):
     FAIL = "fail"
     UNMEASURED = "unmeasured"
 
+    @property
+    def exit_code(self) -> int:
+        """Of a command that ends with it: 0, 3 or 4, as infra/errors.py."""
+        return {"pass": 0, "fail": 3, "unmeasured": 4}[self.value]
+
 
 class Level(StrEnum):
     """How much a finding matters: `BLOCK` refuses, `WARN` is shown, `INFO` explains."""
@@ -62,6 +67,11 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
         return asdict(self)
+
+    @classmethod
+    def block(cls, code: str, object: str, observed: str, expected: str, remedy: str = "") -> Finding:  # noqa: A002
+        """What refuses."""
+        return cls(level=Level.BLOCK, code=code, object=object, observed=observed, expected=expected, remedy=remedy)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from infra.model.spec import EksTarget, ExternalPool, GkeTarget, MigrationSpec, Strategy
 from infra.model.survey import Part, Survey
 from infra.model.verdict import Finding
-from tasks.rules.preflight_question import Question, block, unread, warn, zone_of
+from tasks.rules.preflight_question import Question, unread, warn, zone_of
 from tasks.rules.wording import plural
 
 
@@ -18,17 +18,21 @@ def check_machine(q: Question) -> Iterator[Finding]:
     what = f"machine type {q.target.machine_type}"
     machine = q.survey.machine
     if q.survey.machine_known is False:
-        yield block("machine-type-unknown", what, "is not known", "a type of this region", "correct the spelling")
+        yield Finding.block(
+            "machine-type-unknown", what, "is not known", "a type of this region", "correct the spelling"
+        )
         return
     if machine is None:
         yield unread(q, Part.MACHINE, what)
         return
     if not machine.gpus:
-        yield block("machine-without-gpu", what, "has no GPU", "a GPU type", "correct target.machine_type")
+        yield Finding.block("machine-without-gpu", what, "has no GPU", "a GPU type", "correct target.machine_type")
     if not machine.fabric:
         yield warn("machine-without-rdma", what, "has no RDMA fabric", "EFA or RoCE", "its transport proof will fail")
     if q.survey.layout_problem:
-        yield block("efa-layout", what, q.survey.layout_problem, "a legal interface layout", "choose another type")
+        yield Finding.block(
+            "efa-layout", what, q.survey.layout_problem, "a legal interface layout", "choose another type"
+        )
 
 
 def check_offered(q: Question) -> Iterator[Finding]:
@@ -41,7 +45,7 @@ def check_offered(q: Question) -> Iterator[Finding]:
         yield unread(q, Part.OFFERED, what)
     elif zone and zone not in q.survey.offered_zones:
         offered = ", ".join(q.survey.offered_zones) or "no zone of this region"
-        yield block(
+        yield Finding.block(
             "type-not-offered", what, f"is not offered in {zone}", offered, "choose a subnet or zone that has it"
         )
 
@@ -52,22 +56,24 @@ def check_reservation(q: Question) -> Iterator[Finding]:
         return
     what = f"reservation {_reservation_name(q)}"
     if q.survey.reservation_known is False:
-        yield block("reservation-unknown", what, "does not exist", "a reservation in this zone", "correct its name")
+        yield Finding.block(
+            "reservation-unknown", what, "does not exist", "a reservation in this zone", "correct its name"
+        )
         return
     found = q.survey.reservation
     if found is None:
         yield unread(q, Part.RESERVATION, what)
         return
     if not found.usable:
-        yield block(
+        yield Finding.block(
             "reservation-not-active", what, f"is {found.state}", "active", "wait for it to start, or use another one"
         )
     if found.machine_type != q.target.machine_type:
-        yield block(
+        yield Finding.block(
             "reservation-machine-type", what, f"holds {found.machine_type}", q.target.machine_type, "make them agree"
         )
     if not found.specific and isinstance(q.target, GkeTarget):
-        yield block(
+        yield Finding.block(
             "reservation-not-specific",
             what,
             "may be used by any instance",
@@ -85,7 +91,7 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
         asked = bool(q.target.reservation and q.target.reservation.capacity_block)
         if asked != found.capacity_block:
             is_one = "is" if found.capacity_block else "is not"
-            yield block(
+            yield Finding.block(
                 "reservation-kind",
                 what,
                 f"{is_one} a Capacity Block",
@@ -93,7 +99,7 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
                 "correct target.reservation.capacity_block",
             )
         if (found.platform, found.tenancy) != ("Linux/UNIX", "default"):
-            yield block(
+            yield Finding.block(
                 "reservation-platform",
                 what,
                 f"is for {found.platform or 'an unknown platform'}, tenancy {found.tenancy or 'unknown'}",
@@ -101,7 +107,7 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
                 "use a reservation made for them",
             )
         if asked and machine and "capacity-block" not in machine.usage_classes:
-            yield block(
+            yield Finding.block(
                 "type-without-capacity-block",
                 f"machine type {machine.name}",
                 "has no Capacity Blocks",
@@ -109,7 +115,7 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
                 "",
             )
         if (q.target.placement_group or "") != found.placement_group:
-            yield block(
+            yield Finding.block(
                 "reservation-placement-group",
                 what,
                 f"was made in placement group {found.placement_group or 'none'}",
@@ -118,11 +124,11 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
             )
         return
     if isinstance(q.target, GkeTarget) and q.target.placement_policy and found.dense:
-        yield block(
+        yield Finding.block(
             "placement-on-dense", what, "is DENSE, so placed already", "no placement policy", "drop placement_policy"
         )
     if machine and (found.accelerators, found.accelerator) != (machine.gpus, machine.accelerator):
-        yield block(
+        yield Finding.block(
             "reservation-accelerators",
             what,
             f"holds {found.accelerators} {found.accelerator or 'accelerators'} a machine",
@@ -130,7 +136,7 @@ def _reservation_shape(q: Question, what: str) -> Iterator[Finding]:
             "use a reservation of the pool's shape",
         )
     if machine and None not in (machine.local_ssds, found.local_ssds) and found.local_ssds != machine.local_ssds:
-        yield block(
+        yield Finding.block(
             "reservation-local-ssds",
             what,
             f"holds {found.local_ssds} local SSDs a machine",
@@ -150,7 +156,7 @@ def check_reservation_room(q: Question) -> Iterator[Finding]:
     what = f"reservation {found.name}"
     observed = f"has {found.free} of {plural(found.total, 'machine')} free"
     if not must_swap(q.survey, q.spec):
-        yield block(
+        yield Finding.block(
             "reservation-full",
             what,
             observed,
@@ -158,7 +164,7 @@ def check_reservation_room(q: Question) -> Iterator[Finding]:
             "free machines of it, or ask for fewer nodes",
         )
     elif q.spec.strategy is Strategy.SIDE_BY_SIDE:
-        yield block(
+        yield Finding.block(
             "reservation-holds-both",
             what,
             f"{observed} and holds the source pool too",
@@ -182,7 +188,7 @@ def check_reservation_end(q: Question) -> Iterator[Finding]:
         return
     until = q.now + q.spec.drain.deadline + q.spec.soak.duration
     if found.ends <= until:
-        yield block(
+        yield Finding.block(
             "reservation-ends",
             f"reservation {found.name}",
             f"gives its machines back from {found.ends:%Y-%m-%d %H:%M} UTC",
@@ -205,7 +211,7 @@ def check_quota(q: Question) -> Iterator[Finding]:
     needed = q.target.nodes * each
     free = quota.limit - (quota.used or 0.0)
     if free < needed:
-        yield block(
+        yield Finding.block(
             "quota",
             f"quota {quota.name}",
             f"{free:g} of {quota.limit:g} {quota.unit} free",
@@ -230,7 +236,7 @@ def check_placement_group(q: Question) -> Iterator[Finding]:
     if q.survey.placement_strategy is None:
         yield unread(q, Part.PLACEMENT, what)
     elif q.survey.placement_strategy != "cluster":
-        yield block("placement-strategy", what, f"is a {q.survey.placement_strategy} group", "cluster", "")
+        yield Finding.block("placement-strategy", what, f"is a {q.survey.placement_strategy} group", "cluster", "")
 
 
 def must_swap(survey: Survey, spec: MigrationSpec) -> bool:

@@ -8,7 +8,7 @@ from infra.fabrics import fabric_of
 from infra.model.spec import EksTarget, ExternalPool, GkeTarget
 from infra.model.survey import Part
 from infra.model.verdict import Finding
-from tasks.rules.preflight_question import Question, block, info, unread, warn
+from tasks.rules.preflight_question import Question, info, unread, warn
 from tasks.rules.preflight_version import release
 
 # Without these a node never becomes Ready, or never gives a pod its address.
@@ -57,7 +57,7 @@ def check_version(q: Question) -> Iterator[Finding]:
             )
         elif needed is not None and have < needed:
             why = f"upgrade the cluster ({minimum.source})"
-            yield block("kubernetes-version", what, f"runs {cluster.version}", expected, why)
+            yield Finding.block("kubernetes-version", what, f"runs {cluster.version}", expected, why)
 
 
 def _near(q: Question) -> str:
@@ -86,7 +86,7 @@ def check_addresses(q: Question) -> Iterator[Finding]:
         yield unread(q, Part.ADDRESSES, f"addresses of cluster {target.cluster}")
         return
     if ranges.nodes_free < target.nodes:
-        yield block(
+        yield Finding.block(
             "addresses",
             f"subnetwork {ranges.subnetwork}",
             f"has {ranges.nodes_free} free addresses",
@@ -95,7 +95,7 @@ def check_addresses(q: Question) -> Iterator[Finding]:
         )
     needed = target.nodes * ranges.pods_per_node
     if ranges.pods_free < needed:
-        yield block(
+        yield Finding.block(
             "pod-addresses",
             f"pod range {ranges.pod_range} of subnetwork {ranges.subnetwork}",
             f"has {ranges.pods_free} free addresses",
@@ -116,7 +116,7 @@ def check_addons(q: Question) -> Iterator[Finding]:
     for addon in addons:
         if addon.status in _WELL:
             continue
-        say = block if addon.name in vital else warn
+        say = Finding.block if addon.name in vital else warn
         yield say(
             "addon-not-active",
             f"add-on {addon.name} {addon.version}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from infra.model.spec import EksTarget, GkeTarget
 from infra.model.survey import Part
 from infra.model.verdict import Finding
-from tasks.rules.preflight_question import Question, block, unread, warn, zone_of
+from tasks.rules.preflight_question import Question, unread, warn, zone_of
 from tasks.rules.preflight_version import AUTO_PROFILE, gke_version
 
 
@@ -21,7 +21,7 @@ def check_zones(q: Question) -> Iterator[Finding]:
         by_id = bool(found.zone_id and subnet and subnet.zone_id)
         same = found.zone_id == subnet.zone_id if by_id and subnet else found.zone == zone
         if not same:
-            yield block(
+            yield Finding.block(
                 "reservation-zone",
                 f"reservation {found.name}",
                 f"is in {found.zone}{f' ({found.zone_id})' if found.zone_id else ''}",
@@ -30,7 +30,7 @@ def check_zones(q: Question) -> Iterator[Finding]:
             )
     for network in q.survey.networks or ():
         if network.zone and network.zone != zone:
-            yield block(
+            yield Finding.block(
                 "network-zone",
                 f"RDMA network {network.name}",
                 f"is tied to {network.zone} by its profile",
@@ -49,7 +49,7 @@ def check_subnet(q: Question) -> Iterator[Finding]:
         return
     cluster = q.survey.cluster
     if cluster and cluster.network and subnet.network != cluster.network:
-        yield block(
+        yield Finding.block(
             "subnet-network",
             what,
             f"is in {subnet.network}",
@@ -59,7 +59,7 @@ def check_subnet(q: Question) -> Iterator[Finding]:
     nodes, machine = q.target.nodes, q.survey.machine
     per_node = machine.addresses_per_interface if machine else 0
     if subnet.addresses < nodes:
-        yield block(
+        yield Finding.block(
             "addresses", what, f"has {subnet.addresses} free addresses", f"at least {nodes}", "use a larger subnet"
         )
     elif subnet.addresses < nodes * per_node:
@@ -82,13 +82,15 @@ def check_security_groups(q: Question) -> Iterator[Finding]:
         yield unread(q, Part.SECURITY, "security groups of the target")
         return
     if not q.survey.security_groups:
-        yield block("sg-none", f"cluster {q.target.cluster}", "has no security group to put on the nodes", "one", "")
+        yield Finding.block(
+            "sg-none", f"cluster {q.target.cluster}", "has no security group to put on the nodes", "one", ""
+        )
     # EFA passes when one group that all interfaces carry has both rules.
     if any(group.self_in and group.self_out for group in q.survey.security_groups):
         return
     for group in q.survey.security_groups:
         missing = [way for way, ok in (("ingress", group.self_in), ("egress", group.self_out)) if not ok]
-        yield block(
+        yield Finding.block(
             "sg-self-reference",
             f"security group {group.name}",
             f"has no all-protocol rule to itself for {' and '.join(missing)}",
@@ -112,16 +114,18 @@ def check_cluster_features(q: Question) -> Iterator[Finding]:
     what = f"cluster {cluster.name}"
     made = "only settable when the cluster is made: move to a cluster that has it"
     if cluster.dataplane_v2 is not True:
-        yield block("dataplane-v2", what, "does not run Dataplane V2", "ADVANCED_DATAPATH", made)
+        yield Finding.block("dataplane-v2", what, "does not run Dataplane V2", "ADVANCED_DATAPATH", made)
     if target.rdma_network_profile == "networks":
         if cluster.multi_networking is not True:
-            yield block("multi-networking", what, "has no multi-networking", "enable_multi_networking", made)
+            yield Finding.block("multi-networking", what, "has no multi-networking", "enable_multi_networking", made)
         return
     version = gke_version(cluster.version)
     if version is None:
-        yield block("gke-version-unread", what, f"version {cluster.version!r} is not understood", "1.34.1-gke.N", "")
+        yield Finding.block(
+            "gke-version-unread", what, f"version {cluster.version!r} is not understood", "1.34.1-gke.N", ""
+        )
     elif version < AUTO_PROFILE:
-        yield block(
+        yield Finding.block(
             "gke-version",
             what,
             f"runs {cluster.version}",
@@ -136,7 +140,7 @@ def check_networks(q: Question) -> Iterator[Finding]:
     if not isinstance(target, GkeTarget) or target.rdma_network_profile != "networks" or machine is None:
         return
     if len(target.rdma_networks) != machine.networks:
-        yield block(
+        yield Finding.block(
             "network-count",
             f"node pool {target.name}",
             f"{len(target.rdma_networks)} networks named",

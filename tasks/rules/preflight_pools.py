@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from infra.model.pools import PoolState
 from infra.model.spec import EksTarget, ExternalPool
 from infra.model.verdict import Finding
-from tasks.rules.preflight_question import Question, block, info, warn
+from tasks.rules.preflight_question import Question, info, warn
 from tasks.rules.wording import plural
 
 
@@ -19,9 +19,11 @@ def check_cluster(q: Question) -> Iterator[Finding]:
         return
     what = f"cluster {cluster.name}"
     if cluster.state not in ("ACTIVE", "RUNNING"):
-        yield block("cluster-not-active", what, cluster.state, "ACTIVE or RUNNING", "wait for the cluster")
+        yield Finding.block("cluster-not-active", what, cluster.state, "ACTIVE or RUNNING", "wait for the cluster")
     if cluster.autopilot:
-        yield block("cluster-autopilot", what, "is an Autopilot cluster", "a Standard one", "use kind: external")
+        yield Finding.block(
+            "cluster-autopilot", what, "is an Autopilot cluster", "a Standard one", "use kind: external"
+        )
     if cluster.busy_with:
         yield warn(
             "cluster-busy", what, f"runs {cluster.busy_with}", "no other operation", "changes wait until it ends"
@@ -32,7 +34,7 @@ def check_same_cluster(q: Question) -> Iterator[Finding]:
     """The kubeconfig and the cloud mean one cluster: nodes drained in one must not be deleted in another."""
     source, cluster = q.survey.source, q.survey.cluster
     if source is not None and source.nodes and q.source_nodes == 0:
-        yield block(
+        yield Finding.block(
             "source-nodes-unseen",
             f"{source.kind} pool {source.name}",
             f"has {plural(source.nodes, 'node')} in the cloud and none in Kubernetes ({_labels(source.node_selector)})",
@@ -61,10 +63,10 @@ def check_source(q: Question) -> Iterator[Finding]:
         yield warn("source-unread", what, "belongs to another cloud and was not read", "a reading", "read it beside")
         return
     if source is None:
-        yield block("source-not-found", what, "does not exist", "the pool to move from", "correct source.name")
+        yield Finding.block("source-not-found", what, "does not exist", "the pool to move from", "correct source.name")
         return
     if source.state in (PoolState.DELETING, PoolState.DELETE_FAILED):
-        yield block("source-deleting", what, f"is {source.state}", "a pool that stays until it is empty", "")
+        yield Finding.block("source-deleting", what, f"is {source.state}", "a pool that stays until it is empty", "")
     elif source.state is not PoolState.ACTIVE:
         issues = "; ".join(f"{i.code}: {i.message}" for i in source.issues) or "no reason given"
         yield warn("source-not-active", what, f"is {source.state} ({issues})", "active", "it can still be drained")
@@ -86,11 +88,11 @@ def check_name(q: Question) -> Iterator[Finding]:
     what = f"{existing.kind} pool {existing.name}"
     if existing.ours != q.run:
         owner = f"run {existing.ours}" if existing.ours else "somebody else"
-        yield block(
+        yield Finding.block(
             "target-name-foreign", what, f"exists and belongs to {owner}", "a free name", "choose another target.name"
         )
     elif existing.state in (PoolState.FAILED, PoolState.DEGRADED, PoolState.DELETING, PoolState.DELETE_FAILED):
-        yield block(
+        yield Finding.block(
             "target-failed",
             what,
             f"was made by this run and is {existing.state}",
@@ -104,7 +106,7 @@ def check_name(q: Question) -> Iterator[Finding]:
 def check_external_target(q: Question) -> Iterator[Finding]:
     """Nodes that somebody else makes must be there."""
     if isinstance(q.target, ExternalPool) and q.survey.existing is None:
-        yield block(
+        yield Finding.block(
             "target-not-there",
             f"external pool {q.target.name}",
             f"no node carries {q.target.selector}",

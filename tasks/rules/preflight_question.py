@@ -58,10 +58,6 @@ def tail_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def block(code: str, what: str, observed: str, expected: str, remedy: str) -> Finding:
-    return Finding(level=Level.BLOCK, code=code, object=what, observed=observed, expected=expected, remedy=remedy)
-
-
 def warn(code: str, what: str, observed: str, expected: str, remedy: str) -> Finding:
     return Finding(level=Level.WARN, code=code, object=what, observed=observed, expected=expected, remedy=remedy)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from infra.model.spec import EksTarget, ExternalPool, GkeTarget
 from infra.model.survey import Part
 from infra.model.verdict import Finding, Level
-from tasks.rules.preflight_question import Question, block, tail_of, unread, warn, zone_of
+from tasks.rules.preflight_question import Question, tail_of, unread, warn, zone_of
 from tasks.rules.preflight_version import LUSTRE, gke_version
 
 
@@ -21,7 +21,7 @@ def check_lustre(q: Question) -> Iterator[Finding]:
         yield unread(q, Part.LUSTRE, what)
         return
     if not found.usable:
-        yield block("lustre-not-available", what, f"is {found.state}", "available", "wait for it, or repair it")
+        yield Finding.block("lustre-not-available", what, f"is {found.state}", "available", "wait for it, or repair it")
     if zone and found.zone != zone:
         level = Level.BLOCK if found.rdma or isinstance(q.target, GkeTarget) else Level.WARN
         yield Finding(
@@ -33,7 +33,7 @@ def check_lustre(q: Question) -> Iterator[Finding]:
             remedy="choose the file system's zone for the pool, or a file system in the pool's zone",
         )
     if cluster and found.network and cluster.network and tail_of(found.network) != tail_of(cluster.network):
-        yield block(
+        yield Finding.block(
             "lustre-network", what, f"is in {found.network}", cluster.network, "use one in the cluster's network"
         )
     yield from _lustre_reach(q, what)
@@ -52,7 +52,7 @@ def _lustre_reach(q: Question, what: str) -> Iterator[Finding]:
                 "allow ec2:DescribeNetworkInterfaces; the mount is probed before work moves",
             )
         elif not found.open_ports:
-            yield block(
+            yield Finding.block(
                 "lustre-ports",
                 what,
                 "its security groups do not let the nodes in",
@@ -61,11 +61,13 @@ def _lustre_reach(q: Question, what: str) -> Iterator[Finding]:
             )
         return
     if not found.gke_support:
-        yield block("lustre-gke-support", what, "is not enabled for GKE", "gke_support_enabled", "recreate it with it")
+        yield Finding.block(
+            "lustre-gke-support", what, "is not enabled for GKE", "gke_support_enabled", "recreate it with it"
+        )
     if cluster is None:
         return
     if cluster.lustre_driver is not True:
-        yield block(
+        yield Finding.block(
             "lustre-driver",
             f"cluster {cluster.name}",
             "has no Lustre CSI driver",
@@ -74,6 +76,6 @@ def _lustre_reach(q: Question, what: str) -> Iterator[Finding]:
         )
     version = gke_version(cluster.version)
     if version is not None and version < LUSTRE:
-        yield block(
+        yield Finding.block(
             "lustre-gke-version", f"cluster {cluster.name}", f"runs {cluster.version}", "1.33.2-gke.1111000", ""
         )

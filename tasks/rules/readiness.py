@@ -91,7 +91,7 @@ def nodes_present(view: PluginView, expected: Expectation) -> Iterable[Finding]:
     """As many nodes as the cloud says, and at least one."""
     found = len(view.nodes)
     if found == 0:
-        yield _block(
+        yield Finding.block(
             "no-nodes",
             f"pool {expected.pool}",
             "no node with the pool's label in Kubernetes",
@@ -99,7 +99,9 @@ def nodes_present(view: PluginView, expected: Expectation) -> Iterable[Finding]:
             "look at the instances' console output: nodes that never join fail in user data, role or security group",
         )
     elif found < expected.nodes:
-        yield _block("nodes-missing", f"pool {expected.pool}", f"{plural(found, 'node')} joined", f"{expected.nodes}")
+        yield Finding.block(
+            "nodes-missing", f"pool {expected.pool}", f"{plural(found, 'node')} joined", f"{expected.nodes}"
+        )
 
 
 def nodes_ready(view: PluginView, expected: Expectation) -> Iterable[Finding]:
@@ -122,7 +124,7 @@ def nodes_ready(view: PluginView, expected: Expectation) -> Iterable[Finding]:
 def machine_known(view: PluginView, expected: Expectation) -> Iterable[Finding]:
     """Without a figure for the machine type nothing can be compared."""
     if not expected.resources:
-        yield _block(
+        yield Finding.block(
             "machine-type-unknown",
             f"pool {expected.pool}",
             f"no figures for machine type {expected.machine_type or '(none)'}",
@@ -184,7 +186,7 @@ def one_plugin_per_resource(view: PluginView, expected: Expectation) -> Iterable
         for node in view.nodes if len(sets) > 1 else ():
             on_node = sorted(d.object for d in sets if (d.uid, node.name) in running)
             if len(on_node) > 1:
-                yield _block(
+                yield Finding.block(
                     "two-plugins",
                     f"node {node.name}",
                     f"{' and '.join(on_node)} both serve {plugin.resources[0]}",
@@ -198,11 +200,11 @@ def csi_registered(view: PluginView, expected: Expectation) -> Iterable[Finding]
     if not expected.csi:
         return
     if view.csi is None:
-        yield _block("csi-unknown", f"pool {expected.pool}", "CSINode objects could not be read", expected.csi)
+        yield Finding.block("csi-unknown", f"pool {expected.pool}", "CSINode objects could not be read", expected.csi)
         return
     missing = sorted(n.name for n in view.nodes if expected.csi not in view.csi.get(n.name, ()))
     if missing:
-        yield _block(
+        yield Finding.block(
             "csi-driver-missing",
             f"pool {expected.pool}",
             f"{expected.csi} is not registered on {and_more(missing, 3)}",
@@ -284,7 +286,7 @@ def uncovered(sets: Sequence[DaemonSet], view: PluginView, expected: Expectation
         if all(refusal(daemonset, node) is not None for daemonset in sets):
             reasons.setdefault(refusal(closest, node) or "", []).append(node.name)
     for why, names in reasons.items():
-        yield _block(
+        yield Finding.block(
             "plugin-excludes-nodes",
             closest.object,
             f"does not run on {and_more(sorted(names), 3)} of pool {expected.pool}: {why}"
@@ -378,7 +380,7 @@ def _plugin_absent(plugin: Plugin, view: PluginView, expected: Expectation) -> I
         for r in wanted
     )
     if not shown:
-        yield _block(
+        yield Finding.block(
             "plugin-absent",
             f"pool {expected.pool}",
             f"no DaemonSet like {plugin.names[0]} in the cluster",
@@ -402,10 +404,6 @@ def _since(moment: datetime | None, now: datetime) -> str:
     if moment is None:
         return ""
     return f"{rfc3339(moment)} ({age(moment, now)})" if now > moment else rfc3339(moment)
-
-
-def _block(code: str, what: str, observed: str, expected: str, remedy: str = "") -> Finding:
-    return Finding(level=Level.BLOCK, code=code, object=what, observed=observed, expected=expected, remedy=remedy)
 
 
 def _counts(resources: Mapping[str, int]) -> str:

@@ -136,7 +136,7 @@ def _enough(slices: Sequence[Slice], steps: Sequence[Size]) -> list[Finding]:
     found = []
     if have < wanted:
         found.append(
-            _block(
+            Finding.block(
                 "swap-source-too-small",
                 "source pool",
                 f"has {plural(have, 'node')} to give up",
@@ -146,7 +146,7 @@ def _enough(slices: Sequence[Slice], steps: Sequence[Size]) -> list[Finding]:
         )
     if any(s.add < 2 for s in slices):
         found.append(
-            _block(
+            Finding.block(
                 "swap-slice-of-one",
                 "target.nodes",
                 "1 node: the network between nodes cannot be proven on it",
@@ -156,7 +156,7 @@ def _enough(slices: Sequence[Slice], steps: Sequence[Size]) -> list[Finding]:
         )
     if len(slices) > SLICES:
         found.append(
-            _block(
+            Finding.block(
                 "swap-too-many-slices",
                 "swap.slice",
                 f"gives {plural(len(slices), 'slice')}",
@@ -174,7 +174,7 @@ def _first(snapshot: Snapshot, slices: Sequence[Slice], ordered: Sequence[str], 
     nodes = slices[0].nodes
     here = {p.uid for p in leaving(snapshot, nodes)}
     found = [
-        _block(
+        Finding.block(
             "gang-in-first-slice",
             gang.object,
             f"runs on {and_more(sorted({p.node for p in gang.pods if p.uid in here}), 3)}, which must be given up "
@@ -190,7 +190,7 @@ def _first(snapshot: Snapshot, slices: Sequence[Slice], ordered: Sequence[str], 
     homeless = without_room(pods, snapshot, [n for n in ordered if n not in nodes])
     if homeless:
         found.append(
-            _block(
+            Finding.block(
                 "slice-without-room",
                 "slice 1",
                 f"{and_more(sorted(p.key for p in homeless), 3)} find no room on the other source nodes",
@@ -223,7 +223,7 @@ def _room(
         displaced = []
         if homeless:
             found.append(
-                _block(
+                Finding.block(
                     "slice-without-room",
                     name,
                     f"{and_more(sorted(p.key for p in homeless), 3)} find no room on the target nodes proven by then",
@@ -235,7 +235,7 @@ def _room(
 
 
 def _gang_without_room(gang: Gang, homeless: int, nodes: int, name: str) -> Finding:
-    return _block(
+    return Finding.block(
         "gang-never-fits",
         gang.object,
         f"moves as one, and {homeless} of its {plural(len(gang.pods), 'pod')} find no room on the "
@@ -251,7 +251,7 @@ def check(spec: MigrationSpec, survey: Survey, planned: SwapPlan) -> list[Findin
     source: Pool | None = survey.source
     if isinstance(spec.source, ExternalPool) or isinstance(spec.target, ExternalPool):
         found.append(
-            _block(
+            Finding.block(
                 "swap-of-external-pool",
                 "strategy",
                 "swap, and one of the pools is external: its machines are its owner's",
@@ -261,7 +261,7 @@ def check(spec: MigrationSpec, survey: Survey, planned: SwapPlan) -> list[Findin
         )
     if source is not None and len(source.zones) > 1:
         found.append(
-            _block(
+            Finding.block(
                 "swap-several-zones",
                 f"pool {source.name}",
                 f"spans {', '.join(source.zones)}",
@@ -271,7 +271,7 @@ def check(spec: MigrationSpec, survey: Survey, planned: SwapPlan) -> list[Findin
         )
     if spec.approval.ask and planned.slices and planned.slices[0].pods:
         found.append(
-            _block(
+            Finding.block(
                 "swap-moves-before-approval",
                 "slice 1",
                 f"would move {plural(planned.slices[0].pods, 'pod')} before somebody is asked: the approval comes "
@@ -315,7 +315,3 @@ def combine(gates: Mapping[int, Gate], uids: Mapping[int, Iterable[str]], pool: 
         )
         verdicts.append(Verdict(check="slices", outcome=Outcome.UNMEASURED, reason=odd))
     return Gate(name="proof", required=(*required, *(() if required else ("slices",))), verdicts=tuple(verdicts))
-
-
-def _block(code: str, what: str, observed: str, expected: str, remedy: str) -> Finding:
-    return Finding(level=Level.BLOCK, code=code, object=what, observed=observed, expected=expected, remedy=remedy)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from infra.errors import BadSpec, Unreachable
 from infra.ledger import Entry, Ledger
-from infra.ledger.chain import behind, failing_since, last_pass
+from infra.ledger.chain import behind, failing_since
 from infra.ledger.store import ENTRIES, RAW
 
 POSTGRES = os.environ.get("POOLSHIFT_TEST_POSTGRES")
@@ -224,7 +224,6 @@ def test_failing_since_is_the_start_of_the_current_row_of_failures(ledger: Ledge
     history = ledger.entries(pool="p", subject="transport-proof")
 
     assert failing_since(history) == "2026-01-03T00:00:00Z"
-    assert last_pass(history) == "2026-01-02T00:00:00Z"
     assert failing_since(history[:2]) == ""
     assert failing_since([]) == ""
 
