@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.errors import NotFound
 from infra.kube.api import Kube
 from infra.ledger import Entry, Ledger
 from infra.ledger.chain import failing_since
@@ -14,6 +15,7 @@ from infra.model.evidence import Evidence
 from infra.model.verdict import Verdict
 from tasks import heads, one_run
 from tasks.home import home
+from tasks.rules.wording import and_more
 
 
 def location() -> str:
@@ -24,6 +26,18 @@ def location() -> str:
 def exists() -> bool:
     """A file that is not there yet is no ledger; what a URL names is found out by asking."""
     return "://" in location() or Path(location()).is_file()
+
+
+def unknown_run(ledger: Ledger, run: str, what: str) -> NotFound:
+    """The error for a run of which the ledger holds no `what` ("entry"), with the runs that it knows."""
+    known = ledger.runs()
+    other = "POOLSHIFT_LEDGER names another ledger"
+    return NotFound(
+        f"run {run}",
+        f"has no {what} in ledger {ledger.where}",
+        expected=f"one of: {and_more(known, 10)}" if known else "a ledger that is not empty",
+        remedy=f"poolshift report {known[0]} --verify, or another of these names; {other}" if known else other,
+    )
 
 
 def keep(

@@ -136,7 +136,7 @@ def rejudge(run: str, spec: Spec) -> Rejudged:
     with Ledger.open(ledgers.location()) as ledger:
         kept = ledger.entries(run=run, kind="evidence")
         if not kept:
-            raise NotFound(f"run {run}", f"has no evidence in ledger {ledger.where}", remedy="set POOLSHIFT_LEDGER")
+            raise ledgers.unknown_run(ledger, run, "evidence")
         judged, source = _pools(spec)
         if not any(k.entry.pool in judged for k in kept):
             raise BadSpec(

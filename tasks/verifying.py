@@ -101,7 +101,7 @@ def verify(cluster: Cluster, run: str | None = None) -> Checked:
         )
     with Ledger.open(ledgers.location()) as ledger:
         if run is not None and not ledger.entries(run=run):
-            raise NotFound(f"run {run}", f"has no entry in ledger {ledger.where}", remedy="set POOLSHIFT_LEDGER")
+            raise ledgers.unknown_run(ledger, run, "entry")
         found = ledger.verify()
         hashes = ledger.hashes()
         head = ledger.head()

@@ -146,6 +146,13 @@ class Ledger:
         with self._reading() as connection:
             return [_kept(row) for row in connection.execute(query)]
 
+    def runs(self) -> list[str]:
+        """The names of all runs, the one written last first. Raises Unreachable."""
+        last = sa.func.max(ENTRIES.c.seq)
+        query = sa.select(ENTRIES.c.run).where(ENTRIES.c.run != "").group_by(ENTRIES.c.run).order_by(last.desc())
+        with self._reading() as connection:
+            return [row.run for row in connection.execute(query)]
+
     def head(self) -> Head | None:
         """The newest entry, to be kept elsewhere; None for an empty ledger. Raises Unreachable."""
         hashes = sa.select(ENTRIES.c.seq, ENTRIES.c.hash)

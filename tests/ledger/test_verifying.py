@@ -188,7 +188,8 @@ def test_a_run_that_the_ledger_does_not_know_is_not_verified(kube: Kube, capsys:
     keep(kube)
     code, found = report(capsys, "unknown")
 
-    assert (code, found["object"]) == (1, "run unknown")
+    assert (code, found["object"], found["expected"]) == (1, "run unknown", "one of: moved")
+    assert found["next"].startswith("poolshift report moved --verify")
 
 
 def test_a_report_without_a_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
