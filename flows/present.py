@@ -69,8 +69,12 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
     if not found:
         console.say("no run in this cluster")
     for standing in found:
-        holder = f"; held by {', '.join(standing.holders)}" if standing.holders else ""
+        late = standing.unrenewed
+        held = [f"{who} (not renewed for {late[who]} s)" if who in late else who for who in standing.holders]
+        holder = f"; held by {', '.join(held)}" if held else ""
         title = f"{standing.run}: {standing.source} -> {standing.target}, {standing.at}{holder}"
+        if not standing.steps:
+            console.out().print(title, markup=False)
         console.show_table(standing.steps, title)
         console.show_table(standing.slices, "Slices")
         console.show_findings(standing.unreadable)

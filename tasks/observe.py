@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from infra.clock import parse_time
+from infra.clock import SystemClock, parse_time
 from infra.errors import NotFound
-from infra.kube import api, records
+from infra.kube import api, leases, records
 from infra.kube.api import Kube
 from infra.model.record import RUN, Step, StepState
 from infra.model.spec import Cluster
@@ -27,6 +28,7 @@ class Standing:
     created: str
     at: str
     holders: tuple[str, ...]
+    """Who holds its pools, each once."""
     steps: tuple[Mapping[str, str], ...]
     source: str = ""
     target: str = ""
@@ -34,6 +36,8 @@ class Standing:
     progress: Mapping[str, Any] = field(default_factory=dict)
     slices: tuple[Mapping[str, str], ...] = ()
     unreadable: tuple[Finding, ...] = ()
+    unrenewed: Mapping[str, int] = field(default_factory=dict)
+    """Of holders that are overdue: wall-clock seconds since they renewed a lease. Such a one is dead, or cut off."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -45,6 +49,7 @@ class Standing:
             "target": self.target,
             "at": self.at,
             "held_by": list(self.holders),
+            "not_renewed_for_seconds": dict(self.unrenewed),
             "wish": self.wish,
             "progress": dict(self.progress),
             "steps": [dict(step) for step in self.steps],
@@ -56,7 +61,7 @@ class Standing:
 def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
     """Every run of the namespace, or one. Raises NotFound for an unknown name."""
     kube = api.connect(cluster)
-    found = [standing(record, _holders(kube, record.name), kube.namespace) for record in records.list_runs(kube)]
+    found = [_standing(kube, record) for record in records.list_runs(kube)]
     if name is None:
         return found
     chosen = [s for s in found if s.run == name]
@@ -118,7 +123,20 @@ def _progress(record: records.RunRecord) -> Mapping[str, Any]:
     return found if entry is not None and entry.state is not StepState.DONE and isinstance(found, dict) else {}
 
 
-def _holders(kube: Kube, run: str) -> tuple[str, ...]:
+def _standing(kube: Kube, record: records.RunRecord) -> Standing:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{kube.namespace}/leases"
-    leases = kube.list(path, {"labelSelector": f"{RUN}={run}"})
-    return tuple(sorted(str((lease.get("spec") or {}).get("holderIdentity", "")) for lease in leases))
+    held = [lease.get("spec") or {} for lease in kube.list(path, {"labelSelector": f"{RUN}={record.name}"})]
+    holders, unrenewed = held_by(held, SystemClock().now())  # leases live on the wall clock
+    return replace(standing(record, holders, kube.namespace), unrenewed=unrenewed)
+
+
+def held_by(held: Iterable[Mapping[str, Any]], now: datetime) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Who holds leases of these specs, each once, and for how many seconds those that are overdue have not renewed."""
+    ages: dict[str, list[tuple[float, float]]] = {}
+    for spec in held:
+        renewed = str(spec.get("renewTime") or "")
+        age = (now - parse_time(renewed)).total_seconds() if renewed else 0.0
+        duration = float(spec.get("leaseDurationSeconds") or leases.DURATION)
+        ages.setdefault(str(spec.get("holderIdentity") or ""), []).append((age, duration))
+    overdue = {who: [age for age, duration in each if age > duration] for who, each in ages.items()}
+    return tuple(sorted(filter(None, ages))), {who: int(max(late)) for who, late in overdue.items() if late and who}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.fabrics import fabric_of
-from infra.kube import plugins
+from infra.kube import plugins, records
 from infra.model.cluster import Node
 from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepState
-from infra.model.spec import ExternalPool
+from infra.model.spec import ExternalPool, MigrationSpec
 from infra.model.survey import Survey
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Snapshot
@@ -64,3 +64,31 @@ def plugins_on_source(run: Run, source: Pool | None) -> list[Finding]:
         for finding in found
         if finding.level is Level.BLOCK and finding.code.startswith("plugin-") and finding.since
     ]
+
+
+_PLACE = ("kind", "region", "project", "location", "cluster", "name")
+
+
+def source_retired(run: Run, findings: Sequence[Finding]) -> list[Finding]:
+    """A source that is not there may be one that a run of ours has retired: then there is no name to correct."""
+    if all(f.code != "source-not-found" for f in findings):
+        return list(findings)
+    known = records.list_runs(run.kube)
+    by = next((r for r in sorted(known, key=lambda r: r.name != run.name) if _deleted_source(r, run.spec)), None)
+    if by is None:
+        return list(findings)
+    said = f"is gone: run {by.name} retired it at {by.steps[Step.RETIRE].finished}"
+    then = f"nothing is left to move: poolshift report {by.name}; for another migration, another name and source.name"
+    return [replace(f, observed=said, remedy=then) if f.code == "source-not-found" else f for f in findings]
+
+
+def _deleted_source(record: records.RunRecord, spec: MigrationSpec) -> bool:
+    """Has this run ended with the deletion of the spec's source?"""
+    end, source = record.steps.get(Step.RETIRE), record.spec.get("source") or {}
+    place = {key: value for key, value in spec.source.model_dump(mode="json").items() if key in _PLACE}
+    return (
+        end is not None
+        and end.state is StepState.DONE
+        and not end.data.get("kept")
+        and {key: source.get(key) for key in place} == place
+    )

@@ -156,6 +156,7 @@ def survey(run: Run) -> Plan:
     strategy = preflight.strategy(looked, spec)
     slices = _swap(strategy, spec, looked, snapshot, [n.name for n in source_nodes], shape)
     estimate = _estimate(run, looked, [each.add for each in slices.slices])
+    findings = outlook.source_retired(run, findings)
     findings += _over_budget(estimate, spec.validation.budget_gpu_minutes)
     findings += [*slices.findings, *_cannot_retire(spec)]
     findings += _unseen(spec.source, looked.source, len(source_nodes), {f.code for f in findings})
