@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from infra.errors import BadSpec
+from infra.errors import BadFile, BadSpec
 
 _EVERY = 0.5  # seconds between two looks at how far it is
 _QUIET = 64 << 20  # bytes; smaller inputs are read before anybody asks
@@ -49,11 +49,11 @@ def _opened(file: str) -> BinaryIO:
     return os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
 
 
-def _unreadable(file: str, cause: OSError) -> BadSpec:
+def _unreadable(file: str, cause: OSError) -> BadFile:
     remedy = "poolshift judge FILE, with the file that holds a tool's output; or TOOL 2>&1 | poolshift judge -"
     if isinstance(cause, IsADirectoryError):
         remedy = f"the ranks' logs together are one input: cat {file.rstrip('/')}/* | poolshift judge -"
-    return BadSpec(
+    return BadFile(
         f"file {file}",
         f"cannot be read: {cause.strerror or cause}",
         expected="a readable file",

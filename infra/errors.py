@@ -61,6 +61,10 @@ class BadSpec(PoolshiftError):
     exit_code = 2
 
 
+class BadFile(BadSpec):
+    """A file that the command was given, and that is no spec, cannot be read or is not what it should be."""
+
+
 class Refused(PoolshiftError):
     """The plan, a lock or a safety rule says no: nothing was changed by the refused action."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from infra import fabrics
 from infra.clock import parse_time, rfc3339
-from infra.errors import BadSpec, PoolshiftError, Unmeasured
+from infra.errors import BadFile, PoolshiftError, Unmeasured
 from infra.kube import api, dump, plugins
 from infra.model.cluster import EMPTY, Node
 from infra.model.plugins import PluginView
@@ -285,6 +285,6 @@ def _bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as cause:
-        raise BadSpec(
+        raise BadFile(
             f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=dump.MAKE
         ) from cause

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
     unknown: list[str] = []
     for pod in snapshot.on(names):
         decisions = decide(pod, context)
-        stopping = [d for d in decisions if _stops(d)]
+        stopping = [_offline(d) for d in decisions if _stops(d)]
         unknown += [f"pod {pod.key}: {d.reason}" for d in decisions if d.code == "pdb-unknown"]
         found += [Blocker(pod=pod.key, node=pod.node, why=_WORDS.get(d.code, d.code), decision=d) for d in stopping]
         if not stopping:
@@ -149,6 +149,13 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
 def _stops(decision: Decision) -> bool:
     """Blocks for good, or is refused as things stand. A pod that is already leaving in time stops nothing."""
     return decision.act is Act.BLOCK or (decision.act is Act.WAIT and decision.code in ("pdb", "pdb-unhealthy-pods"))
+
+
+def _offline(decision: Decision) -> Decision:
+    """What a dump lacks is read by another dump: the flags of a drain are not ours."""
+    if decision.code != "daemonset":
+        return decision
+    return replace(decision, remedy=f"dump the DaemonSets too: {dump.MAKE}")
 
 
 def _nodes(snapshot: Snapshot, node: str | None) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +14,7 @@ from flows.commands.options import (
     Kubeconfig,
     load_spec,
 )
+from infra.errors import BadSpec
 
 
 def sandbox(
@@ -34,6 +37,14 @@ def sandbox(
         rows = [{"scenario": n, "what happens": scenarios.load(n).summary} for n in scenarios.names()]
         console.show_json(rows) if as_json else console.show_table(rows)
         return 0
+    folder = Path(kubeconfig).parent
+    if not folder.is_dir():
+        raise BadSpec(
+            f"--kubeconfig {kubeconfig}",
+            f"there is no folder {folder}",
+            expected="a file in a folder that exists",
+            remedy=f"mkdir -p {shlex.quote(str(folder))}, then again; or name another file",
+        )
     running.serve(scenario, cloud, port=port, kubeconfig=Path(kubeconfig), control_plane=control_plane)
     return 0
 
@@ -50,6 +61,7 @@ def serve(
     from flows import serve as serving
     from infra.model.spec import MigrationSpec, RevalidationSpec
 
+    take_as_default(kubeconfig, context, in_forms=bool(spec or revalidate_spec))
     form = load_spec(spec, MigrationSpec, kubeconfig, context) if spec else None
     pools = load_spec(revalidate_spec, RevalidationSpec, kubeconfig, context) if revalidate_spec else None
     return serving.serve(form, pools, cron=cron, limit=limit)
@@ -63,3 +75,23 @@ def demo(
     from flows import demo as showing
 
     return showing.demo(cloud=cloud, keep=keep)
+
+
+def take_as_default(kubeconfig: str | None, context: str | None, *, in_forms: bool) -> None:
+    """Have runs whose form names no kubeconfig go by this one: their processes inherit the environment.
+
+    A context has no such place, so without a spec whose form it is put into it is refused. Raises BadSpec.
+    """
+    if context and not in_forms:
+        raise BadSpec(
+            f"--context {context}",
+            "is put into the forms of the specs that are given, and none is",
+            expected="--spec or --revalidate",
+            remedy="give one, or name a kubeconfig whose current context it is: --kubeconfig FILE",
+        )
+    if kubeconfig is None:
+        return
+    path = Path(kubeconfig).resolve()
+    if not path.is_file():
+        raise BadSpec("--kubeconfig", f"no file {path}", expected="a kubeconfig", remedy="correct --kubeconfig")
+    os.environ["KUBECONFIG"] = str(path)

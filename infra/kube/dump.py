@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from infra.errors import BadSpec
+from infra.errors import BadFile
 
 _OPEN, _CLOSE = b"\n        {", b"\n        }"
 MAKE = "kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FILE"
@@ -21,7 +21,7 @@ _LARGE = 32 << 20  # bytes; below this a whole parse is cheaper than care
 
 
 def items(path: Path) -> Iterator[dict[str, Any]]:
-    """Every object of the file. Raises BadSpec naming the file and what is wrong with it."""
+    """Every object of the file. Raises BadFile naming the file and what is wrong with it."""
     try:
         size = path.stat().st_size
         if size > _LARGE:
@@ -29,7 +29,7 @@ def items(path: Path) -> Iterator[dict[str, Any]]:
             return
         data = path.read_bytes()
     except OSError as cause:
-        raise BadSpec(
+        raise BadFile(
             f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=MAKE
         ) from cause
     yield from parse(data, f"file {path}")
@@ -44,13 +44,13 @@ def _large(path: Path) -> Iterator[dict[str, Any]]:
         while (start := data.find(_OPEN, at)) >= 0:
             end = data.find(_CLOSE, start)
             if end < 0:
-                raise BadSpec(
+                raise BadFile(
                     f"file {path}", f"ends within an object that begins at byte {start}", remedy="dump it again"
                 )
             at = end + len(_CLOSE)
             yield from _flat(_json(data[start:at], f"file {path}, byte {start}"))
         if b"]" not in data[at : at + 16] or not data[-64:].rstrip().endswith(b"}"):
-            raise BadSpec(f"file {path}", f"ends within its list, after byte {at}", remedy="dump it again")
+            raise BadFile(f"file {path}", f"ends within its list, after byte {at}", remedy="dump it again")
 
 
 def parse(data: bytes, source: str) -> Iterator[dict[str, Any]]:
@@ -77,7 +77,7 @@ def _several(text: str, source: str) -> Iterator[dict[str, Any]]:
         try:
             value, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as cause:
-            raise BadSpec(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
+            raise BadFile(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
         yield from _flat(value)
         while at < len(text) and text[at].isspace():
             at += 1
@@ -91,7 +91,7 @@ def _yaml(text: bytes, source: str) -> Iterator[dict[str, Any]]:
         for document in yaml.load_all(text, Loader=loader):
             yield from _flat(_plain(document))
     except yaml.YAMLError as cause:
-        raise BadSpec(source, f"is neither JSON nor YAML: {str(cause)[:200]}", remedy=MAKE) from cause
+        raise BadFile(source, f"is neither JSON nor YAML: {str(cause)[:200]}", remedy=MAKE) from cause
 
 
 def _plain(value: Any) -> Any:
@@ -107,7 +107,7 @@ def _json(data: bytes, source: str) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as cause:
-        raise BadSpec(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
+        raise BadFile(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
 
 
 def _flat(value: Any) -> Iterator[dict[str, Any]]:
@@ -122,7 +122,7 @@ def _flat(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, dict):
         kind = str(value.get("kind", ""))
         if not kind:
-            raise BadSpec(
+            raise BadFile(
                 "dump",
                 "holds an object or a list without a kind: it was cut, or is no Kubernetes object",
                 remedy="dump it again: kubectl get … -o json",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from flows import cli, present, reaching
+from flows.commands import servers
 from infra.model.verdict import Finding, Level
+from tasks import blockers as blocking
 from tasks.drain import DrainReport
 from tasks.rules.outcome import End, Tally
 
@@ -22,7 +25,7 @@ def test_no_bad_input_is_refused_without_what_to_do_next() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in files
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "BadSpec"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("BadSpec", "BadFile")
         if not any(k.arg in ("remedy", None) for k in node.keywords)
     ]
     assert silent == []
@@ -107,3 +110,37 @@ def test_a_cluster_that_does_not_answer_is_asked_for_with_the_kubeconfig_that_wa
     assert cli.run(["status", "--kubeconfig", str(path)]) == 1
     assert f"kubectl --kubeconfig {path} --context away get --raw /readyz" in capsys.readouterr().err
     assert "130 interrupted" in (cli.run(["--help"]), capsys.readouterr().out)[1]
+
+
+def test_a_sandbox_makes_no_folders_for_its_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["sandbox", "--kubeconfig", str(tmp_path / "no" / "file")]) == 2
+    assert f"mkdir -p {tmp_path / 'no'}" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("line", ["judge MISSING", "blockers -f MISSING", "audit -f MISSING"])
+def test_a_file_that_cannot_be_read_is_not_called_a_bad_spec(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(line.split()) == 2
+    assert "BadFile: file MISSING" in capsys.readouterr().err
+
+
+def test_a_served_run_goes_by_the_kubeconfig_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("{}")
+    monkeypatch.setenv("KUBECONFIG", "another")
+    servers.take_as_default(str(path), None, in_forms=False)
+    assert os.environ["KUBECONFIG"] == str(path)
+    assert cli.run(["serve", "--kubeconfig", str(tmp_path / "no")]) == 2
+    assert cli.run(["serve", "--context", "x"]) == 2
+    assert "--spec or --revalidate" in capsys.readouterr().err
+
+
+def test_an_offline_look_advises_no_flag_of_a_drain() -> None:
+    owner = {"kind": "DaemonSet", "name": "ds", "uid": "u", "controller": True}
+    pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "a", "uid": "p", "ownerReferences": [owner]},
+           "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}}  # fmt: skip
+    said = " ".join(blocking.blockers([pod]).lines())
+    assert "dump the DaemonSets too: kubectl get nodes" in said
+    assert "--ignore-daemonsets" not in said
