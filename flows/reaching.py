@@ -16,7 +16,7 @@ _KUBECTL = re.compile(
     r"\bkubectl (?!--kubeconfig\b)(?=(-|annotate|apply|auth|config|cordon|delete|describe|edit|get|label|logs|patch|"
     r"rollout|scale|set|taint|uncordon)\b|--?\w)"
 )
-_POOLSHIFT = re.compile(rf"\bpoolshift ({_OF_RUN}|{_OTHERS})\b(?! --kubeconfig| --context)")
+_POOLSHIFT = re.compile(rf"\bpoolshift ({_OF_RUN}|{_OTHERS})\b(?![^;,\n]*--(kubeconfig|context)\b)")
 
 _options: list[str] = []
 _namespace: list[str] = []
