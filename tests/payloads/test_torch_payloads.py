@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,12 +153,14 @@ def test_every_training_step_is_timed_and_the_loss_falls(step_output):
     assert steps[-1]["loss"] < steps[0]["loss"]
 
 
-def test_real_steps_are_comparable_with_themselves(step_output):
+def test_real_steps_are_comparable_with_another_run_and_not_with_themselves(step_output):
     steps, versions = answer_steps(read(io.BytesIO(step_output)))
     assert len(steps.seconds) == 12
     assert steps.complete
     assert versions["torch"]
-    assert compare.judge(steps, steps, limit=5.0, confidence=0.95).outcome is Outcome.PASS
+    another = replace(steps, seconds=tuple(round(seconds * 1.01, 6) for seconds in reversed(steps.seconds)))
+    assert compare.judge(steps, another, limit=5.0, confidence=0.95).outcome is Outcome.PASS
+    assert compare.judge(steps, steps, limit=5.0, confidence=0.95).outcome is Outcome.UNMEASURED
 
 
 def load(script):
