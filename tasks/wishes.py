@@ -25,6 +25,7 @@ from tasks.steering import Steer
 
 NOTE = "wish"
 EVERY = 3.0  # wall-clock seconds between two looks at the record: one request each
+BETWEEN_WAVES = 0.2  # the same, where the next wave is about to begin: a pause said before it must hold it
 
 
 class Wish(StrEnum):
@@ -90,14 +91,14 @@ class Heard:
 
     def paused(self) -> str:
         """Who wants it to wait and why, or ""."""
-        return self._is(Wish.PAUSE)
+        return self._is(Wish.PAUSE, BETWEEN_WAVES)
 
     def cancelled(self) -> str:
         """Who has cancelled it and why, or ""."""
-        return self._is(Wish.CANCEL)
+        return self._is(Wish.CANCEL, EVERY)
 
-    def _is(self, wish: Wish) -> str:
-        if monotonic() - self._read >= EVERY:
+    def _is(self, wish: Wish, seconds: float) -> str:
+        if monotonic() - self._read >= seconds:
             try:
                 record = records.read(self.kube, self.run)
                 self._note = record.notes.get(NOTE) if record else None
