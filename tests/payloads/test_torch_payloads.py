@@ -153,13 +153,21 @@ def test_every_training_step_is_timed_and_the_loss_falls(step_output):
     assert steps[-1]["loss"] < steps[0]["loss"]
 
 
+def dealt(seconds):
+    """The same times, low and high in turn: a machine that slows down meanwhile is a drift, which is not judged."""
+    low, high = sorted(seconds)[: len(seconds) // 2], sorted(seconds)[len(seconds) // 2 :]
+    return tuple(one for pair in zip(low, reversed(high), strict=True) for one in pair)
+
+
 def test_real_steps_are_comparable_with_another_run_and_not_with_themselves(step_output):
-    steps, versions = answer_steps(read(io.BytesIO(step_output)))
-    assert len(steps.seconds) == 12
-    assert steps.complete
+    read_steps, versions = answer_steps(read(io.BytesIO(step_output)))
+    assert len(read_steps.seconds) == 12
+    assert read_steps.complete
     assert versions["torch"]
+    steps = replace(read_steps, seconds=dealt(read_steps.seconds))
     another = replace(steps, seconds=tuple(round(seconds * 1.01, 6) for seconds in reversed(steps.seconds)))
-    assert compare.judge(steps, another, limit=5.0, confidence=0.95).outcome is Outcome.PASS
+    told = compare.judge(steps, another, limit=5.0, confidence=0.95)
+    assert told.outcome is Outcome.PASS, told.reason
     assert compare.judge(steps, steps, limit=5.0, confidence=0.95).outcome is Outcome.UNMEASURED
 
 
