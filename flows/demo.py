@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from flows import console, orchestrator
 from infra.errors import Unreachable
+from infra.sandbox.scenario import load
 from tasks.home import home
 from tasks.rules.wording import plural
 
@@ -48,7 +49,11 @@ def demo(*, cloud: str, keep: bool) -> int:
     """Run both scenarios and say what happened. 0: both ended as they should; 1: one did not, with the difference."""
     spec = EXAMPLES / f"sandbox-{cloud}.yaml"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by `finally`, as Ctrl-C
-    console.say(f"poolshift demo on {cloud.upper()}: everything below is simulated, on loopback")
+    rate = load(HEALTHY).clock.rate
+    console.say(
+        f"poolshift demo on {cloud.upper()}: everything below is simulated, on loopback, in a cluster whose clock runs "
+        f"{rate:.0f} times as fast as the one on the left"
+    )
     stages: list[Stage] = []
     sandboxes: list[Future[Stage]] = []
     servers: list[Future[tuple[subprocess.Popen[bytes], str]]] = []

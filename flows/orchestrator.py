@@ -32,9 +32,8 @@ QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_UI_V2_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
 }
-START_LIMIT = (
-    180.0  # seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones
-)
+# Seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones.
+START_LIMIT = 180.0
 FLUSH_LIMIT = 10.0
 RECORDER_LIMIT = 20.0  # seconds to wait for task-run rows, which are written behind the flow
 # What the server runs as: Prefect's command line, and a thread that ends it when standard input closes. The kernel
@@ -119,7 +118,7 @@ def start_server(port: int | None = None, *, shared: bool = False) -> tuple[subp
     """
     number = port or free_port()
     url = f"http://127.0.0.1:{number}/api"
-    say(f"starting a Prefect server on {url.removesuffix('/api')}")  # it takes seconds, minutes on a busy machine
+    say(f"starting a Prefect server on {url.removesuffix('/api')} (about 10 seconds, longer on a busy machine)")
     environment = {
         **os.environ,
         **QUIET,
@@ -177,9 +176,8 @@ def stop_server(child: subprocess.Popen[bytes]) -> None:
         child.send_signal(sign)
         with suppress(subprocess.TimeoutExpired):
             child.wait(timeout=patience)
-    if (
-        child.stdin is not None
-    ):  # last: closing it is a second SIGINT, on which the server drops what it has not written
+    if child.stdin is not None:
+        # Last: closing it is a second SIGINT, on which the server drops what it has not written.
         child.stdin.close()
 
 

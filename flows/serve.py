@@ -28,8 +28,7 @@ def serve(spec: MigrationSpec | None, pools: RevalidationSpec | None, *, cron: s
     """
     signal.signal(signal.SIGTERM, _as_interrupt)
     with orchestrator.prefect_api(shared=True) as url:
-        say(f"Prefect UI: {url.removesuffix('/api')}")
-        return _serve(deployments(spec, pools, cron), limit)
+        return _serve(deployments(spec, pools, cron), limit, ui=url.removesuffix("/api"))
 
 
 def _as_interrupt(number: int, frame: object) -> None:
@@ -102,7 +101,7 @@ def _schedules(entry: dict[str, Any], cron: str | None, *, on: bool) -> list[Any
     ]
 
 
-def _serve(deployments: list[Any], limit: int) -> int:
+def _serve(deployments: list[Any], limit: int, ui: str) -> int:
     """Registered first, and said only then: until Prefect has them, nobody can start one."""
     from prefect.exceptions import TerminationSignal
     from prefect.runner import Runner
@@ -112,6 +111,7 @@ def _serve(deployments: list[Any], limit: int) -> int:
         for deployment in deployments:
             runner.add_deployment(deployment)
         say(f"serving {', '.join(d.name for d in deployments)}; Ctrl-C ends it")
+        say(f"Prefect UI: {ui}/deployments")
         asyncio.run(runner.start())
     except (KeyboardInterrupt, TerminationSignal):
         say("stopped")
