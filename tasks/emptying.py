@@ -38,10 +38,13 @@ RETURNS = 3  # replacements that land on a node being emptied, before we call it
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A worker's answer, or the error of our own that it met. `deleted`: it was asked to delete past the budget."""
+    """A worker's answer, the error of our own that it met, or None: it was stopped before it had sent anything.
+
+    `deleted`: it was asked to delete past the budget.
+    """
 
     job: Job
-    reply: Reply | Exception
+    reply: Reply | Exception | None
     deleted: bool
 
 
@@ -84,8 +87,11 @@ class Emptying:
         for name in self.last.nodes():
             self._release(self.last.free(name))
         wave_end = min(self.began + self.limits.wave, self.limits.until)
+        stopped = False
         while self.jobs or self.last or self.in_flight:
-            stopped = self.cancelled()
+            if not stopped and self.cancelled():
+                stopped = True
+                self.evictor.recall()
             if not self.jobs and not self.in_flight:
                 self._keep_last()
             if not stopped:
@@ -247,6 +253,9 @@ class Emptying:
         job, now = done.job, monotonic()
         job.in_flight = False
         self.in_flight -= 1
+        if done.reply is None:
+            self._unsent(done, now)
+            return
         reply = done.reply if isinstance(done.reply, Reply) else Reply(answer=Answer.UNANSWERED)
         job.said = reply.message or job.said
         if job.budget and not done.deleted:
@@ -281,6 +290,18 @@ class Emptying:
                 job.code = "admission" if reply.answer is Answer.LATER else "server-error"
                 self.tally.errors += job.code == "server-error"
                 self._again(job, now, RETRY[min(job.tries, len(RETRY) - 1)])
+
+    def _unsent(self, done: Done, now: float) -> None:
+        """Taken back before it was sent: as if it had not been handed out."""
+        job = done.job
+        self.tally.sent -= 1
+        if done.deleted:
+            self.tally.forced.remove(job.pod.key)
+            job.code = "waiting"
+        elif job.budget:
+            self.queues.lane(job.budget).settle(now, charged=False)
+        if job.pod.uid in self.jobs:
+            self._again(job, now, RETRY[0])
 
     def _accepted(self, job: Job, *, past_budget: bool) -> None:
         self.tally.accepted += 1

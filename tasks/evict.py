@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -24,6 +25,7 @@ from tasks.rules.lanes import Job, Queues
 from tasks.rules.outcome import Limits, PodEnd, Progress, Sentence, Tally
 
 WORKERS = 16
+PARTING = 5.0  # wall-clock seconds that the workers together have to end; what they sent may have no answer for longer
 
 
 class Evictor:
@@ -41,6 +43,7 @@ class Evictor:
     ) -> None:
         """`past_budget` is told NAMESPACE/NAME of a pod and its budget before it is deleted past that budget."""
         self.view, self.clock, self.workers, self.past_budget = view, clock, workers, past_budget
+        self._barred, self._recalled = kube.barred, False
         self._lines = Lines(kube)
         self.tally = Tally()
         self.queues = Queues(rate)
@@ -55,8 +58,9 @@ class Evictor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for _ in self._threads:
             self._work.put(None)
+        end = monotonic() + PARTING
         for thread in self._threads:
-            thread.join(timeout=5)
+            thread.join(timeout=max(0.0, end - monotonic()))
 
     def send(self, job: Job, *, past_budget: bool, grace: int | None) -> None:
         """Hand one eviction (or, past its budget, one delete) to a worker; its `Done` comes over the view."""
@@ -66,9 +70,11 @@ class Evictor:
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
             job, past_budget, grace = item
-            reply: Reply | Exception
+            reply: Reply | Exception | None = None
             try:
-                reply = (delete if past_budget else evict)(self._lines, job.pod, grace=grace)
+                # In this order: whether it is barred may take a while to be known, and all may be recalled meanwhile.
+                if not self._barred() and not self._recalled:
+                    reply = (delete if past_budget else evict)(self._lines, job.pod, grace=grace)
             except Exception as error:  # noqa: BLE001 - ours; without an answer, who waits for it would wait for ever
                 reply = error
             self.view.post(Done(job, reply, past_budget))
@@ -95,19 +101,16 @@ class Evictor:
             limits: deadlines.
             last: pods that go only when no other pod is left on their node (drivers).
             on_progress: called about once a second.
-            cancelled: looked at between answers; True stops new evictions.
+            cancelled: looked at between answers; once True, nothing is sent that is not under way.
 
         """
+        self._recalled = False
         try:
             return Emptying(self, frozenset(nodes), sentence, limits, last, on_progress, cancelled).run()
         except BaseException:
-            self._recall()
+            self.recall()
             raise
 
-    def _recall(self) -> None:
+    def recall(self) -> None:
         """Take back what no worker has begun: the nodes are put back next, and no pod may be sent off them then."""
-        try:
-            while True:
-                self._work.get_nowait()
-        except Empty:
-            return
+        self._recalled = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from infra.clock import Clock
-from infra.errors import PoolshiftError
+from infra.errors import PoolshiftError, Refused
 from infra.kube.api import Kube
 from infra.kube.view import View
 from infra.model.record import PRIOR
@@ -64,13 +64,13 @@ def move(
         steer: who may hold or end it meanwhile: a pause before the next wave, a cancellation, a lost lease.
 
     Raises:
-        Refused: a node is held by another run (nothing was changed).
+        Refused: a node is held by another run (nothing was changed), or the lease was lost before anything was begun.
         Forbidden, Unreachable, Conflict: the cluster cannot be read or a node cannot be changed.
 
     """
     drain = spec if isinstance(spec, Drain) else spec.drain
     source, target = tuple(dict.fromkeys(source_nodes)), tuple(dict.fromkeys(target_nodes))
-    began, asked = clock.now(), kube.requests
+    began, kube = clock.now(), kube.guarded(steer.barred)
     fence(kube, source, run)
     guard(kube, target, run)
     restored: tuple[str, ...] = ()
@@ -93,9 +93,11 @@ def move(
         )
         try:
             _all_waves(work)
-        except BaseException:
-            _restore(work)
-            raise
+        except BaseException as error:
+            if not (isinstance(error, Refused) and steer.barred()):
+                _restore(work)
+                raise
+            work.reason = steer.ended()
         finally:
             _open_room(work)
         if work.reason:
@@ -112,7 +114,7 @@ def move(
         waves=tuple(work.reports),
         restored=restored,
         tally=evictor.tally,
-        requests=kube.requests - asked,
+        requests=kube.requests,
         seconds=(clock.now() - began).total_seconds(),
     )
 

@@ -12,14 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 import orjson
 
 from infra.clock import Clock, SystemClock
-from infra.errors import BadSpec, Conflict, Forbidden, NotFound, PoolshiftError, Unreachable
+from infra.errors import BadSpec, Conflict, Forbidden, NotFound, PoolshiftError, Refused, Unreachable
 from infra.kube.kubeconfig import SandboxInfo, reach
 from infra.kube.refusals import is_busy, is_passing, translate, was_never_sent
 
@@ -57,6 +57,8 @@ class Kube:
     requests: int = 0
     patience: float = OUTAGE_SECONDS
     """Wall-clock seconds for which a server that has answered before may be away, over all requests together."""
+    barred: Callable[[], str] = lambda: ""
+    """Why nothing may be written any more, or "". Asked before each write; reads go on."""
     _answered: bool = False
     _away_since: float | None = None
     _away_seen: float = 0.0
@@ -64,6 +66,14 @@ class Kube:
     _credentials: Mapping[str, str] = field(default_factory=dict)
     _credentials_asked: float = float("-inf")
     _renewing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def guarded(self, barred: Callable[[], str]) -> Kube:
+        """The same cluster over the same connections, for writes that end when `barred` says so.
+
+        A part of the work holds a lease that it may lose; who renews that lease writes by the unguarded one. Counts its
+        requests on its own.
+        """
+        return replace(self, requests=0, barred=barred)
 
     def credentials(self) -> Mapping[str, str]:
         """The headers that say who we are: the client's own, which it renews before they expire.
@@ -125,6 +135,7 @@ class Kube:
 
         Raises:
             NotFound, Forbidden, Conflict: 404, 403, 409.
+            Refused: a write that may not be made any more (`barred`); it was not sent.
             Unreachable: no answer, 408, 429, 5xx. `.status` tells which.
             ApiError: any other refusal (400, 405, 410, 415, 422, …).
 
@@ -132,6 +143,8 @@ class Kube:
         payload = None if body is None else orjson.dumps(body)
 
         def ask() -> dict[str, Any]:
+            if method != "GET" and (why := self.barred()):
+                raise Refused(f"{method} {path}", why, remedy="see who runs now: poolshift status")
             response = self.open(method, path, body=payload, params=params, content_type=content_type, timeout=timeout)
             return _object(_data(response, method, path), method, path)
 
@@ -144,6 +157,8 @@ class Kube:
             asked = time.monotonic()
             try:
                 return ask()
+            except Refused:
+                raise
             except PoolshiftError as failure:
                 error = failure
             # Counted: where others' requests are cut again and again, the server is "just back" all the time.

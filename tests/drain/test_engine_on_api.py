@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -84,7 +86,9 @@ def test_a_fault_of_our_own_while_asking_ends_the_drain_as_unknown_and_says_so(k
     assert (len(on(build, "old-0", "old-1")), sorted(report.restored)) == (3, ["old-0", "old-1"])
 
 
-def test_what_was_handed_out_ahead_and_not_begun_is_taken_back_at_a_ctrl_c(kube: Kube, kubelet, build, fast_clock):
+@pytest.fixture
+def handed_out(kube, kubelet, build, fast_clock):
+    """One worker, and more evictions handed out at once than it can have begun when the first is answered."""
     kubelet.never_ends = lambda _: True
     build.node("old-0")
     for number in range(AHEAD + 1):
@@ -93,8 +97,22 @@ def test_what_was_handed_out_ahead_and_not_begun_is_taken_back_at_a_ctrl_c(kube:
     hour = timedelta(hours=1)
     limits = Limits(pod=hour, wave=hour, until=fast_clock.now() + hour)
 
-    with View(kube) as view, Evictor(kube, view, rate=1e6, clock=fast_clock, workers=1) as evictor:
-        evictor.queues.rate.take(0.0)  # from here on there are tokens for all
+    @contextmanager
+    def made(barred=lambda: ""):
+        guarded = kube.guarded(barred)
+        with View(kube) as view, Evictor(guarded, view, rate=1e6, clock=fast_clock, workers=1) as evictor:
+            evictor.queues.rate.take(0.0)  # from here on there are tokens for all
+            yield evictor, partial(evictor.empty, ["old-0"], lambda _: LEAVES, limits)
+
+    return made
+
+
+def leaving(build):
+    return [p for p in build.pods() if p["metadata"].get("deletionTimestamp")]
+
+
+def test_what_was_handed_out_ahead_and_not_begun_is_taken_back_at_a_ctrl_c(handed_out, build):
+    with handed_out() as (evictor, empty):
 
         def cancelled():
             if evictor.tally.sent:
@@ -102,10 +120,36 @@ def test_what_was_handed_out_ahead_and_not_begun_is_taken_back_at_a_ctrl_c(kube:
             return False
 
         with pytest.raises(KeyboardInterrupt):
-            evictor.empty(["old-0"], lambda _: LEAVES, limits, cancelled=cancelled)
+            empty(cancelled=cancelled)
 
     assert evictor.tally.sent == AHEAD + 1
-    assert len([p for p in build.pods() if p["metadata"].get("deletionTimestamp")]) <= AHEAD // 2
+    assert len(leaving(build)) <= AHEAD // 2
+
+
+def test_what_was_handed_out_ahead_and_not_begun_is_taken_back_at_a_cancellation(handed_out, build):
+    with handed_out() as (evictor, empty):
+        asked = []
+        left = empty(cancelled=lambda: bool(evictor.tally.sent) and not asked.append(evictor.tally.sent))
+
+    assert asked == [AHEAD + 1], "once it is cancelled it stays so"
+    assert len(leaving(build)) == evictor.tally.sent == evictor.tally.accepted <= AHEAD // 2
+    assert {(p.end, p.code) for p in left} == {(End.UNKNOWN, "cancelled")}
+    assert len(left) == AHEAD + 1
+
+
+def test_no_eviction_is_begun_once_the_lease_is_lost_however_many_were_handed_out(handed_out, build):
+    """The worker sees it right before it sends: another process may own the pool before the loop looks again."""
+    looks = []
+
+    def barred():
+        looks.append(1)
+        return "taken over by r1/elsewhere" if len(looks) > 2 else ""
+
+    with handed_out(barred=barred) as (evictor, empty):
+        left = empty(cancelled=lambda: len(looks) > AHEAD)
+
+    assert len(leaving(build)) == evictor.tally.sent == evictor.tally.accepted == 2
+    assert len(left) == AHEAD + 1
 
 
 def test_drivers_stay_with_those_who_do_not_leave(kube: Kube, kubelet, build, fast_clock):

@@ -155,6 +155,15 @@ def test_a_pod_whose_delete_failed_is_deleted_again():
     assert len(stage.deleted) == 2
 
 
+def test_a_delete_that_was_taken_back_before_it_was_sent_is_none():
+    stage = Stage(replace(BUDGET, allowed=0), pods=1, delete_after=10 * MINUTE)
+    stage.passes(12 * MINUTE)
+    assert stage.tally.forced == ["d/p00"]
+    stage.emptying._answer(Done(stage.deleted[0], None, True))
+    assert (stage.tally.forced, stage.emptying.in_flight) == ([], 0)
+    assert not stage.deleted[0].accepted
+
+
 def test_behind_a_budget_that_lets_nothing_go_pods_are_late_at_their_deadline():
     stage = Stage(replace(BUDGET, allowed=0))
     stage.passes(29 * MINUTE)
