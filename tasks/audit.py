@@ -11,11 +11,11 @@ from typing import Any
 
 from infra import fabrics
 from infra.clock import parse_time, rfc3339
-from infra.errors import BadFile, PoolshiftError, Unmeasured
+from infra.errors import BadFile, NotFound, PoolshiftError, Unmeasured
 from infra.kube import api, dump, plugins
 from infra.model.cluster import EMPTY, Node
 from infra.model.plugins import PluginView
-from infra.model.pools import Pool, PoolState
+from infra.model.pools import MACHINE_LABEL, POOL_LABELS, Pool, PoolState, in_pool
 from infra.model.reading import Kind
 from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
@@ -24,17 +24,6 @@ from tasks.rules import audit as rules
 from tasks.rules import readiness as readiness_rules
 from tasks.rules.audit import Component
 from tasks.rules.wording import plural
-
-_TYPE = "node.kubernetes.io/instance-type"
-# The labels by which each cloud and the usual provisioners mark the pool of a node, most specific first; a node that
-# nobody marked is judged with those of its machine type.
-POOL_LABELS = (
-    "eks.amazonaws.com/nodegroup",
-    "cloud.google.com/gke-nodepool",
-    "karpenter.sh/nodepool",
-    "alpha.eksctl.io/nodegroup-name",
-    _TYPE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +101,13 @@ class Audit:
         }
 
 
-def of_file(path: str) -> Audit:
+def of_file(path: str, pools: Sequence[str] = ()) -> Audit:
     """Audit a kubectl dump, or a device plugin's own log. Raises Unmeasured for a text that is neither."""
     data = _bytes(path)
     if data.lstrip()[:1] in (b"{", b"[") or b"apiVersion:" in data[:4096]:
-        return of_objects(dump.parse(data, path))
+        return of_objects(dump.parse(data, path), pools)
     found = judge.judge(io.BytesIO(data))
-    if found.kind is not Kind.K8S:
+    if found.kind is not Kind.K8S or pools:  # a log names no pool
         raise Unmeasured(
             f"file {path}",
             "is neither a list of Kubernetes objects nor a device plugin's log",
@@ -133,11 +122,15 @@ def of_file(path: str) -> Audit:
     return Audit(components=(component,), reading=reading)
 
 
-def of_objects(objects: Iterable[Mapping[str, Any]]) -> Audit:
+def of_objects(objects: Iterable[Mapping[str, Any]], pools: Sequence[str] = ()) -> Audit:
     """Audit plain objects of any kinds; unknown kinds are left out.
 
     Applications' pods are no components, and are looked at only where a dump holds nothing else. Pools are judged as
-    on a live cluster, as far as the dump holds what that takes.
+    on a live cluster, as far as the dump holds what that takes. `pools`: only these, by name.
+
+    Raises:
+        NotFound: no node belongs to one of `pools`.
+
     """
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for obj in objects:
@@ -147,32 +140,56 @@ def of_objects(objects: Iterable[Mapping[str, Any]]) -> Audit:
     pods = [p for p in kinds.get("Pod", ()) if plugins.is_component(p)]
     if not pods and not kinds.keys() & {"Node", "DaemonSet"}:
         pods = kinds.get("Pod", [])
+    nodes = _chosen(kinds.get("Node", ()), pools)
+    if pools:  # a DaemonSet's own counts are of all nodes: these pools' verdicts say what it lacks on theirs
+        theirs = {node["metadata"]["name"] for node in nodes}
+        pods = [p for p in pods if (p.get("spec") or {}).get("nodeName") in theirs]
     view = plugins.from_objects(
-        kinds.get("Node", ()),
+        nodes,
         kinds.get("DaemonSet", ()),
         pods,
         taken=_newest(kinds),
         slices=kinds.get("ResourceSlice"),
         csi=kinds.get("CSINode"),
     )
-    found = rules.components(view.nodes, view.daemonsets, view.pods, kinds.get("Event", ()))
+    found = rules.components(view.nodes, () if pools else view.daemonsets, view.pods, kinds.get("Event", ()))
     verdicts, notes = _pools(view, missing=[kind for kind in ("DaemonSet", "Pod") if kind not in kinds])
     if not verdicts:
         notes = (*notes, "no node of a known machine type: whether the plugins cover every node cannot be told")
     return Audit(components=tuple(found), verdicts=verdicts, notes=notes)
 
 
-def of_cluster(cluster: Cluster) -> Audit:
-    """Audit every accelerator pool of a live cluster, found by its nodes' labels and machine type."""
+def of_cluster(cluster: Cluster, pools: Sequence[str] = ()) -> Audit:
+    """Audit every accelerator pool of a live cluster, or `pools`, found by their nodes' labels and machine type.
+
+    Raises:
+        NotFound: no node belongs to one of `pools`.
+
+    """
     kube = api.connect(cluster)
-    view = plugins.survey(kube, list(kube.list("/api/v1/nodes")))
+    view = plugins.survey(kube, _chosen(kube.list("/api/v1/nodes"), pools))
     verdicts, notes = _pools(view)
     remembered = tuple(_remember(v, simulated=kube.sandbox is not None) for v in verdicts)
     return Audit(verdicts=remembered, now=kube.clock.now(), notes=notes)
 
 
+def _chosen(nodes: Iterable[Mapping[str, Any]], pools: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The nodes of these pools; all where none is named. Raises NotFound for a pool without a node."""
+    if not pools:
+        return list(nodes)
+    labels = [(node, node["metadata"].get("labels") or {}) for node in nodes]
+    for pool in pools:
+        if not any(in_pool(each, pool) for _, each in labels):
+            marks = (next((each[label] for label in POOL_LABELS if label in each), "") for _, each in labels)
+            there = sorted({mark for mark in marks if mark})
+            raise NotFound(
+                f"pool {pool}", "no node belongs to it", expected=f"one of {', '.join(there)}" if there else ""
+            )
+    return [node for node, each in labels if any(in_pool(each, pool) for pool in pools)]
+
+
 def _is_known(labels: Mapping[str, str]) -> bool:
-    return fabrics.fabric_of(labels.get(_TYPE, "")) is not None
+    return fabrics.fabric_of(labels.get(MACHINE_LABEL, "")) is not None
 
 
 def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
@@ -183,7 +200,7 @@ def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verd
     pools: dict[tuple[str, str, str], list[Node]] = {}
     strange: dict[str, int] = {}
     for node in view.nodes:
-        machine = node.labels.get(_TYPE, "")
+        machine = node.labels.get(MACHINE_LABEL, "")
         label = next((name for name in POOL_LABELS if name in node.labels), "")
         if _is_known(node.labels):
             pools.setdefault((label, node.labels[label], machine), []).append(node)

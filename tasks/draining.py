@@ -10,6 +10,7 @@ from datetime import timedelta
 from infra.errors import BadSpec, NotFound
 from infra.kube import api
 from infra.kube.api import Kube
+from infra.model.pools import in_pool
 from infra.model.spec import Cluster
 from infra.model.workload import Requirement, Selector
 from tasks.drain import FOREVER, DrainOptions, DrainReport, drain_nodes
@@ -103,12 +104,11 @@ def _names(kube: Kube, request: Request) -> list[str]:
     if request.selector:
         found = [n["metadata"]["name"] for n in kube.list("/api/v1/nodes", {"labelSelector": request.selector})]
     else:
-        from tasks.audit import POOL_LABELS  # brings the ledger and all readers with it
-
+        named = str(request.pool)
         found = [
             n["metadata"]["name"]
             for n in kube.list("/api/v1/nodes")
-            if request.pool in {(n["metadata"].get("labels") or {}).get(label) for label in POOL_LABELS}
+            if in_pool(n["metadata"].get("labels") or {}, named)
         ]
     if not found:
         raise NotFound(

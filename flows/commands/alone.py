@@ -30,6 +30,7 @@ def judge(
 
 def audit(
     file: Annotated[str | None, typer.Option("-f", help="Objects as kubectl get -o json prints them, or a log")] = None,
+    pool: Annotated[list[str] | None, typer.Option(help="Only nodes of this pool; may be given more than once")] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     as_json: AsJson = False,
@@ -38,7 +39,8 @@ def audit(
     from flows import present
     from tasks import audit as auditing
 
-    found = auditing.of_file(file) if file else auditing.of_cluster(cluster_of(kubeconfig, context))
+    pools = tuple(pool or ())
+    found = auditing.of_file(file, pools) if file else auditing.of_cluster(cluster_of(kubeconfig, context), pools)
     present.audit(found, as_json=as_json)
     return int(found.exit_code)
 

@@ -10,6 +10,22 @@ from typing import Any, Protocol
 from infra.model.cluster import EMPTY
 from infra.model.survey import Survey
 
+# The labels by which each cloud and the usual provisioners mark the pool of a node, most specific first; a node that
+# nobody marked goes by its machine type.
+MACHINE_LABEL = "node.kubernetes.io/instance-type"
+POOL_LABELS = (
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "karpenter.sh/nodepool",
+    "alpha.eksctl.io/nodegroup-name",
+    MACHINE_LABEL,
+)
+
+
+def in_pool(labels: Mapping[str, str], name: str) -> bool:
+    """Does a node with these labels belong to what people call by this name?"""
+    return name in {labels.get(label) for label in POOL_LABELS}
+
 
 class PoolState(StrEnum):
     """The clouds' own states, folded. `DEGRADED` and `FAILED` are read, never waited out."""

@@ -368,6 +368,31 @@ def test_a_pool_that_is_well_does_not_answer_for_nodes_of_an_unknown_machine_typ
     assert "p9.96xlarge" in found.wording()
 
 
+def test_a_pool_that_is_named_is_judged_without_what_lies_beside_it() -> None:
+    """Neither an unknown machine type nor a broken plugin on another pool's node says anything of it."""
+    beside = node("n3")
+    beside["metadata"]["labels"] = {"node.kubernetes.io/instance-type": "p9.96xlarge", "karpenter.sh/nodepool": "lab"}
+    sick = pod("aws-efa-k8s-device-plugin", "n3")
+    sick["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    dump = [*NODES, beside, *SETS, *PODS, sick]
+    mine = next(iter(NODES[0]["metadata"]["labels"].values()))
+    assert of_objects(dump).outcome is Outcome.FAIL
+    assert of_objects(dump, [mine]).outcome is Outcome.PASS
+    assert of_objects(dump, [mine, "lab"]).outcome is Outcome.FAIL
+    assert of_objects([*NODES, beside, *SETS, *PODS], ["lab"]).outcome is not Outcome.PASS
+
+
+def test_a_pool_without_a_node_is_an_error_that_names_the_pools_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*NODES, *SETS, *PODS]}))
+    assert cli.run(["audit", "-f", str(path), "--pool", "gone"]) == 1
+    said = capsys.readouterr().err
+    assert "pool gone" in said
+    assert next(iter(NODES[0]["metadata"]["labels"].values())) in said
+
+
 @pytest.mark.parametrize("kind", ["Node", "Pod", "DaemonSet", "Event", "ResourceSlice", "CSINode"])
 @pytest.mark.parametrize("rest", [{}, {"metadata": None}, {"metadata": []}, {"metadata": {}}, {"lastTimestamp": "x"}])
 def test_the_rest_of_an_object_breaks_no_audit(kind: str, rest: Raw) -> None:
