@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flows import console
 from flows.reaching import complete
 from tasks.rules.outcome import waits_words
-from tasks.rules.wording import plural
+from tasks.rules.wording import and_more, plural
 
 if TYPE_CHECKING:
     from tasks.audit import Audit
@@ -181,14 +181,14 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         console.say(
             f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}. {left.remedy}".rstrip(". ")
         )
-    if found.dry_run and found.blocked:
-        console.say(
-            f"dry run: nothing would leave {', '.join(sorted(found.nodes))} until what blocks is gone "
-            f"({plural(found.leaving, 'pod')} could leave but for it); nothing was changed"
-        )
-        return
     if found.dry_run:
-        console.say(f"dry run: {plural(found.leaving, 'pod')} would leave; nothing was changed")
+        free = [name for name, node in found.plan.items() if not node.blocked]
+        stuck = [name for name, node in found.plan.items() if node.blocked]
+        said = [f"{plural(found.leaving, 'pod')} would leave {and_more(free, 5)}"] if free else []
+        if stuck:
+            but = f"{plural(found.held_up, 'pod')} could leave but for it"
+            said.append(f"nothing would leave {and_more(stuck, 5)} until what blocks is gone ({but})")
+        console.say(f"dry run: {'; '.join(said)}; nothing was changed")
         return
     for name, end in sorted(found.nodes.items()):
         words = "the selected pods are gone; others may be on it" if selected and end.value == "drained" else end.value

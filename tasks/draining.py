@@ -13,8 +13,9 @@ from infra.kube.api import Kube
 from infra.model.pools import in_pool
 from infra.model.spec import Cluster
 from infra.model.workload import Requirement, Selector
-from tasks.drain import FOREVER, DrainOptions, DrainReport, drain_nodes
+from tasks.drain import DrainOptions, DrainReport, drain_nodes
 from tasks.progress import passing, say
+from tasks.standalone import FOREVER
 
 _TRY = "kubectl get nodes,pods -A -l SELECTOR shows what one selects"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

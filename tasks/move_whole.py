@@ -10,7 +10,8 @@ from tasks.gangs import GangEnd, Work, unfinished
 from tasks.move_check import settle
 from tasks.move_state import MoveState
 from tasks.rules.decision import Context
-from tasks.rules.drain import decide, surging
+from tasks.rules.drain import decide
+from tasks.rules.drain_budgets import surging
 from tasks.rules.gangs import as_moved, find_gangs
 from tasks.rules.outcome import End, Fate, Limits, Sentence
 from tasks.rules.replicas import first_replicas

@@ -24,7 +24,7 @@ class Room:
 
     `allowed` disruptions now, None when nobody can tell; `headroom` when all its pods are healthy; `never` says why
     it will not open by waiting, else "", with its `remedy`, and `another_helps` whether one more replica would open
-    it; `unhealthy` are pods that keep it closed by not being ready.
+    it; `unhealthy` are pods that keep it closed by not being ready, `unplaced` those of them that are on no node.
     """
 
     budget: Budget
@@ -37,6 +37,7 @@ class Room:
     remedy: str = ""
     another_helps: bool = False
     unhealthy: tuple[str, ...] = ()
+    unplaced: tuple[Pod, ...] = ()
 
     @property
     def wording(self) -> str:
@@ -112,6 +113,7 @@ def room(budget: Budget, covered: Sequence[Pod]) -> Room:
     if not written and budget.observed is None:  # a dump without status: what the controller would write
         allowed = max(0, healthy - desired)
     never, remedy = _never(budget, covered, counts_owners, expected, desired)
+    unhealthy = sorted((p for p in covered if not p.ready and not p.terminating), key=lambda p: p.key)
     return Room(
         budget=budget,
         allowed=allowed,
@@ -122,7 +124,8 @@ def room(budget: Budget, covered: Sequence[Pod]) -> Room:
         never=never,
         remedy=remedy,
         another_helps=_another_helps(budget, expected),
-        unhealthy=tuple(sorted(p.key for p in covered if not p.ready and not p.terminating)),
+        unhealthy=tuple(p.key for p in unhealthy),
+        unplaced=tuple(p for p in unhealthy if p.phase == "Pending" and not p.node),
     )
 
 

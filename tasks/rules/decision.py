@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from infra.model.cluster import EMPTY
+from infra.model.record import RUN
 from infra.model.workload import Pod, Snapshot
 from tasks.rules.budgets import Coverage, Room, room
 from tasks.rules.placement import TargetShape
@@ -50,11 +51,12 @@ class Allowed:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Everything that a rule may look at."""
+    """Everything that a rule may look at. `run`: who asks, whose own cordons are taken back if it fails; "": nobody."""
 
     snapshot: Snapshot
     allowed: Allowed = Allowed()
     target: TargetShape | None = None
+    run: str = ""
 
     @property
     def now(self) -> datetime | None:
@@ -71,6 +73,17 @@ class Context:
         """Every budget, judged, by key."""
         covered = self.coverage.pods(self.snapshot.pods)
         return {b.key: room(b, covered.get(b.key, [])) for b in self.snapshot.budgets}
+
+    @cached_property
+    def cordoned(self) -> tuple[list[str], Mapping[str, list[str]]]:
+        """Nodes that are cordoned: by others, and by runs of poolshift, which mark theirs."""
+        others: list[str] = []
+        by_run: dict[str, list[str]] = {}
+        for node in sorted(self.snapshot.nodes, key=lambda n: n.name):
+            if node.unschedulable:
+                run = node.labels.get(RUN)
+                (by_run.setdefault(run, []) if run else others).append(node.name)
+        return others, by_run
 
 
 Rule = Callable[[Pod, Context], Decision | None]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from infra.model.cluster import EMPTY
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
-from tasks.rules.budgets import spends
 from tasks.rules.decision import Act, Context, Decision, Rule
+from tasks.rules.drain_budgets import behind_budget, surging
 from tasks.rules.drain_stuck import dead_node, is_late, terminating
 from tasks.rules.placement import (
     bound_elsewhere,
@@ -24,7 +24,6 @@ from tasks.rules.placement import (
 
 _DO_NOT_DISRUPT = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-_POLICY = "unhealthyPodEvictionPolicy"
 _DRIVER_WORDS = ("csi", "device-plugin", "nvidia-driver", "rdma", "lustre")
 
 
@@ -138,77 +137,6 @@ def _keep(annotation: str) -> Decision:
     )
 
 
-def _budgets(pod: Pod, ctx: Context) -> Decision | None:
-    over = ctx.coverage.of(pod)
-    if not over or pod.phase == "Pending" or pod.terminating:
-        return None
-    names = [b.key for b in over]
-    if len(over) > 1:
-        return Decision(
-            act=Act.BLOCK,
-            code="multiple-pdb",
-            reason=f"{len(over)} budgets select it ({', '.join(names)}): the eviction API refuses that for good",
-            remedy="make one of their selectors narrower",
-            detail={"budgets": names},
-        )
-    found = ctx.rooms[names[0]]
-    cost = spends(pod, found)
-    if cost is False:
-        return None
-    detail = {"budgets": names, "needed": found.desired, "healthy": found.healthy, "expected": found.expected}
-    if not found.never and found.allowed is None:
-        return Decision(
-            act=Act.WAIT,
-            code="pdb-unknown",
-            reason=f"budget {names[0]} "
-            + (
-                f"says {found.budget.allowed} disruptions, which nobody counts"
-                if (found.budget.allowed or 0) < 0
-                else "has changed and is not counted yet"
-            ),
-            remedy=f"kubectl get pdb -n {found.budget.namespace} {found.budget.name} -o yaml",
-            detail=detail,
-        )
-    if not found.never and (found.allowed or 0) > 0:
-        return None
-    policy = found.budget.unhealthy_policy
-    if not pod.ready or (not found.never and found.unhealthy and found.healthy < found.expected):
-        return Decision(
-            act=Act.BLOCK if found.never else Act.WAIT,
-            code="pdb-unhealthy-pods",
-            reason=f"{found.wording}; not ready: {_few(found.unhealthy)} (policy {policy})",
-            remedy="mend those pods" + ("" if policy == "AlwaysAllow" else f", or set {_POLICY}: AlwaysAllow"),
-            detail={**detail, "unhealthy": list(found.unhealthy)},
-        )
-    if found.never and found.another_helps and surging(pod, ctx):
-        return Decision(
-            act=Act.WAIT,
-            code="surge-first",
-            reason=f"budget {names[0]}: {found.never}; a second replica is started first",
-            detail=detail,
-        )
-    if found.never:
-        return Decision(
-            act=Act.BLOCK,
-            code="pdb-never",
-            reason=f"budget {names[0]}: {found.never}",
-            remedy=found.remedy,
-            detail=detail,
-        )
-    return Decision(
-        act=Act.WAIT,
-        code="pdb",
-        reason=f"{found.wording}: no eviction is allowed now",
-        remedy=f"kubectl get pdb -n {found.budget.namespace} {found.budget.name}",
-        detail=detail,
-    )
-
-
-def _few(names: tuple[str, ...], limit: int = 3) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
-
-
 def _pinned(pod: Pod, ctx: Context) -> Decision | None:
     wrong = wrong_label(pod, ctx.target) if ctx.target else ""
     if not wrong:
@@ -280,12 +208,6 @@ def _comes_back(pod: Pod, _: Context) -> Decision | None:
     )
 
 
-def surging(pod: Pod, ctx: Context) -> bool:
-    """Is it the one replica of a Deployment that may run two for a while, and may we let it?"""
-    root = ctx.snapshot.root(pod.owner)
-    return ctx.allowed.surge and root is not None and root.kind == "Deployment" and root.surge and root.replicas == 1
-
-
 def _single(pod: Pod, ctx: Context) -> Decision | None:
     if surging(pod, ctx):
         return None
@@ -319,7 +241,7 @@ RULES: tuple[Rule, ...] = (
     _empty_dir,
     _volume,
     _do_not_disrupt,
-    _budgets,
+    behind_budget,
     _pinned,
     _pinned_to_node,
     _host_path,

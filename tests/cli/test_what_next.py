@@ -13,7 +13,7 @@ from flows import cli, present, reaching
 from flows.commands import servers
 from infra.model.verdict import Finding, Level
 from tasks import blockers as blocking
-from tasks.drain import DrainReport
+from tasks.drain_report import DrainReport, NodePlan
 from tasks.rules.outcome import End, Tally
 
 ROOT = Path(__file__).parents[2]
@@ -54,8 +54,8 @@ def test_what_cannot_be_read_is_answered_with_the_command_to_type(
 def test_a_dry_run_that_is_refused_does_not_say_that_pods_would_leave(capsys: pytest.CaptureFixture[str]) -> None:
     block = Finding(level=Level.BLOCK, code="unmanaged", object="pod a/b", observed="no controller owns it")
     found = DrainReport(
-        end=End.FAILED, nodes={"n1": End.FAILED}, blocked=(block,), warnings=(), left=(), unproven=(), leaving=4,
-        restored=(), tally=Tally(), requests=1, seconds=0.1, dry_run=True,
+        end=End.FAILED, nodes={"n1": End.FAILED}, plan={"n1": NodePlan(pods=4, blocked=(block,))}, warnings=(),
+        left=(), unproven=(), restored=(), tally=Tally(), requests=1, seconds=0.1, dry_run=True,
     )  # fmt: skip
     present.drain(found, as_json=False)
     said = capsys.readouterr().err

@@ -126,3 +126,43 @@ def test_a_grace_past_the_deadline_is_told_once_for_each_workload():
     assert told() == []
     (found,) = told(grace=7200)
     assert "2:00:00" in found.observed
+
+
+RUN = {"poolshift.dev/run": "drain-1"}
+CLOSED = "0/2 nodes are available: 2 node(s) were unschedulable."
+
+
+@pytest.mark.parametrize(
+    ("said", "marks", "run", "command"),
+    [
+        (CLOSED, {}, "", "open what no run of poolshift has cordoned: kubectl uncordon n2"),
+        (CLOSED, RUN, "", "give up what drain-1 has cordoned: kubectl uncordon n2"),
+        (CLOSED, RUN, "drain-1", "drain fewer at a time; its cordons keep the others closed"),
+        ("0/2 nodes are available: 2 Insufficient cpu.", {}, "", "kubectl describe pod -n d p0"),
+        ("", RUN, "", "kubectl describe pod -n d p0"),
+    ],
+)
+def test_a_budget_whose_pods_find_no_node_is_opened_by_room_and_not_by_mending(said, marks, run, command):
+    closed = replace(NODE, name="n2", uid="n2", unschedulable=True, labels=marks)
+    homeless, other = pods(2)
+    homeless = replace(homeless, node="", phase="Pending", ready=False, unschedulable=said)
+    found = budget(0, healthy=1, desired=1, expected=2, max_unavailable="1")
+    snapshot = Snapshot(nodes=(NODE, closed), pods=(homeless, other), budgets=(found,))
+
+    (told,) = (d for d in decide(other, Context(snapshot=snapshot, run=run)) if d.code == "pdb-unhealthy-pods")
+
+    assert told.reason.endswith(f"d/p0 is on no node: {said or 'the scheduler has not said why'}")
+    assert told.remedy.endswith(command)
+    assert "mend" not in told.remedy
+
+
+def test_pods_that_run_unready_are_to_be_mended_and_the_homeless_given_room():
+    broken, homeless, other = pods(3)
+    broken = replace(broken, ready=False)
+    homeless = replace(homeless, node="", phase="Pending", ready=False)
+    found = budget(0, healthy=1, desired=2, expected=3, max_unavailable="1")
+    snapshot = Snapshot(nodes=(NODE,), pods=(broken, homeless, other), budgets=(found,))
+
+    (told,) = (d for d in decide(other, Context(snapshot=snapshot)) if d.code == "pdb-unhealthy-pods")
+
+    assert told.remedy.startswith("mend those pods, or set unhealthyPodEvictionPolicy: AlwaysAllow; free room")

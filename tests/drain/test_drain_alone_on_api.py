@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from flows import cli
+from flows import cli, present
 from infra.errors import NotFound, Refused
 from infra.kube.api import MERGE_PATCH
 from infra.model.workload import Selector
-from tasks import drain as drains
+from tasks import standalone
 from tasks.drain import DrainOptions, drain_nodes
 from tasks.draining import read_timeout
 from tasks.emptiness import verify_empty
@@ -57,18 +58,41 @@ class Opened:
         return self.send(method, path, **how)
 
 
+def mark(kube, name):
+    """As a drain of another machine leaves it that was killed."""
+    run = "drain-000000000000-1-abcdef"
+    prior = f'{{"run": "{run}", "unschedulable": false, "cordoned": true}}'
+    meta = {"labels": {"poolshift.dev/run": run}, "annotations": {"poolshift.dev/prior": prior}}
+    body = {"metadata": meta, "spec": {"unschedulable": True}}
+    kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+
+
+def is_held(pod):
+    return any(c.get("reason") == "Unschedulable" for c in pod["status"].get("conditions") or ())
+
+
 def marks(build):
     return [k for n in build.kube.list("/api/v1/nodes") for k in str(n).split("'") if k.startswith("poolshift.dev/")]
 
 
-def test_a_node_with_a_blocker_is_left_alone_and_the_others_go_on(kube, pools):
+def test_a_node_with_a_blocker_is_left_alone_and_the_others_go_on_and_a_dry_run_says_so(kube, pools, capsys):
     pools.deployment("web", 4)
     pools.pod("alone", "old-1")
     pools.until_ready(5)
     pools.uncordon("new-0")
+    here = Counter(p["spec"]["nodeName"] for p in pools.pods() if p["metadata"]["name"] != "alone")
 
+    dry = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(dry_run=True))
     report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
 
+    told = dry.to_json()
+    by = [{"object": "pod default/alone", "code": "unmanaged"}]
+    assert told["plan"]["old-0"] == {"drain": True, "pods": here["old-0"], "blocked_by": []}
+    assert told["plan"]["old-1"] == {"drain": False, "pods": here["old-1"], "blocked_by": by}
+    assert (told["pods"], told["held_up"], dry.exit_code) == (here["old-0"], here["old-1"], 5)
+    present.drain(dry, as_json=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "would leave old-0; nothing would leave old-1 until what blocks is gone" in said
     assert report.nodes == {"old-1": End.FAILED, "old-0": End.DRAINED}
     assert [(f.code, f.object) for f in report.blocked] == [("unmanaged", "pod default/alone")]
     assert report.exit_code == 1
@@ -190,7 +214,7 @@ def test_a_number_that_no_request_can_carry_is_a_usage_error(given, capsys):
     assert given.partition("=")[0] in capsys.readouterr().err
 
 
-def test_a_closed_budget_is_named_with_its_numbers_when_time_is_up(kube, pools):
+def test_a_closed_budget_is_named_with_its_numbers_and_what_keeps_its_replacement_out_when_time_is_up(kube, pools):
     pools.cordon("old-1")
     pools.deployment("web", 2, budget={"maxUnavailable": 1})
     pools.until_ready(2)
@@ -200,8 +224,31 @@ def test_a_closed_budget_is_named_with_its_numbers_when_time_is_up(kube, pools):
     # With no room anywhere the replacement stays Pending, so the budget never opens again.
     assert report.end is End.FAILED
     assert report.tally.accepted == 1
-    assert [p.reason for p in report.left] == ["budget default/web needs 1 healthy of 2 and has 1"]
-    assert report.left[0].pod.owner.kind == "ReplicaSet"
+    (left,) = report.left
+    assert left.reason.startswith("budget default/web needs 1 healthy of 2 and has 1; not ready: default/web-")
+    assert "is on no node: 0/3 nodes are available: 3 node(s) were unschedulable" in left.reason
+    assert left.remedy.endswith("kubectl uncordon new-0 old-1")
+    assert left.pod.owner.kind == "ReplicaSet"
+
+
+def test_what_a_killed_drain_has_left_without_room_is_told_before_the_next_goes_on(kube, kubelet, pools):
+    pools.deployment("web", 4, budget={"maxUnavailable": 1})
+    pools.until_ready(4)
+    pools.cordon("new-0")
+    for name in ("old-0", "old-1"):
+        mark(kube, name)
+    gone = next(p["metadata"]["name"] for p in pools.pods())
+    kube.delete(f"/api/v1/namespaces/default/pods/{gone}")
+    pools.until(lambda: any(not p["spec"].get("nodeName") and is_held(p) for p in pools.pods()), "a replica Pending")
+
+    said = []
+    options = DrainOptions(timeout=timedelta(seconds=1), take_over=True)
+    drain_nodes(kube, ["old-0"], options, say=said.append)
+
+    (told,) = (line for line in said if "is on no node" in line)
+    assert said.index(told) < said.index("cordoned 1 node")
+    assert told.endswith("open what no run of poolshift has cordoned: kubectl uncordon new-0")
+    assert "mend those pods" not in told
 
 
 def test_a_node_that_is_not_there_is_refused_before_anything_else(kube, pools):
@@ -292,7 +339,7 @@ def test_a_pod_that_the_proof_shows_and_the_watch_did_not_yet_is_drained_too(kub
         proofs.append(verify_empty(kube, uids))
         return proofs[-1]
 
-    monkeypatch.setattr(drains, "verify_empty", bound_right_before)
+    monkeypatch.setattr(standalone, "verify_empty", bound_right_before)
     options = DrainOptions(timeout=timedelta(seconds=30), force=True)
 
     report = drain_nodes(kube, ["old-0"], options)
@@ -322,11 +369,7 @@ def test_a_drain_that_is_told_to_end_takes_its_cordons_back_and_says_how_to_go_o
 def test_of_two_drains_of_one_node_the_second_is_refused_and_may_take_over(kube, kubelet, pools):
     pools.deployment("web", 4)
     pools.until_ready(4)
-    label = {"metadata": {"labels": {"poolshift.dev/run": "drain-000000000000-1-abcdef"}}}
-    prior = '{"run": "drain-000000000000-1-abcdef", "unschedulable": false, "cordoned": true}'
-    label["metadata"]["annotations"] = {"poolshift.dev/prior": prior}
-    label["spec"] = {"unschedulable": True}
-    kube.request("PATCH", "/api/v1/nodes/old-0", body=label, content_type=MERGE_PATCH)
+    mark(kube, "old-0")
 
     with pytest.raises(Refused, match="drain-000000000000-1-abcdef"):
         drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
