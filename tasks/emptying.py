@@ -96,7 +96,7 @@ class Emptying:
                 self._keep_last()
             if not stopped:
                 self._dispatch()
-            self._take(self.view.pump(0.01 if self.queues.limited else TICK))
+            self._take(self.view.pump(min(self.queues.limited_for or TICK, TICK)))
             if monotonic() - self.looked >= TICK:
                 self.looked = monotonic()
                 self.queues.touch()
@@ -148,7 +148,7 @@ class Emptying:
             self.queues.put(job)
 
     def _dispatch(self) -> None:
-        most = self.evictor.workers + (AHEAD if self.queues.free else 0)
+        most = self.evictor.workers + (AHEAD if self.queues.unbudgeted else 0)
         for job in self.queues.take(most - self.in_flight, monotonic(), self._usable):
             self._send(job, past_budget=False)
 

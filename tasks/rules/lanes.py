@@ -129,6 +129,10 @@ class Rate:
         self.tokens -= 1
         return True
 
+    def wait(self, now: float) -> float:
+        """Seconds until it allows one, as far as is known at `now`."""
+        return max(self.paused_until - now, (1 - self.tokens) / (self.current or self.limit), 0.0)
+
     def slow_down(self, now: float, retry_after: float) -> None:
         """A 429 of the server's own: half the rate, and a pause."""
         self.current = max(1.0, (self.current or self.limit) / 2)
@@ -161,7 +165,7 @@ class Queues:
         self.lanes: dict[str, Lane] = {}
         self._waiting: dict[str, deque[Job]] = {}
         self._touched: dict[str, None] = {}
-        self.limited = False
+        self.limited_for = 0.0
 
     def put(self, job: Job, budget: Budget | None = None) -> None:
         """Queue a job behind its budget (`job.budget`), or behind none."""
@@ -194,7 +198,7 @@ class Queues:
         return self._waiting.get(key, deque())
 
     @property
-    def free(self) -> bool:
+    def unbudgeted(self) -> bool:
         """Does nothing wait behind a budget?"""
         return not any(self._waiting)
 
@@ -205,9 +209,12 @@ class Queues:
             lane.moved = lane.shut_since = lane.forced_at = lane.forced = None
 
     def take(self, room: int, now: float, usable: Callable[[Job], bool]) -> list[Job]:
-        """Up to `room` jobs to send now. `usable` says whether a job still wants to be sent; others are dropped."""
+        """Up to `room` jobs to send now. `usable` says whether a job still wants to be sent; others are dropped.
+
+        `limited_for` says afterwards for how many seconds the rate alone holds back a job, 0 when it holds none.
+        """
         taken: list[Job] = []
-        self.limited = False
+        self.limited_for = 0.0
         for key in sorted(self._touched, key=self._turns_left, reverse=True):
             lane = self.lanes.get(key) if key else None
             while len(taken) < room and (lane is None or lane.ready(now)):
@@ -217,7 +224,7 @@ class Queues:
                     break
                 if not self.rate.take(now):
                     self._waiting.setdefault(key, deque()).appendleft(job)
-                    self.limited = True
+                    self.limited_for = self.rate.wait(now)
                     return taken
                 if lane is not None:
                     lane.send(job.pod.name)

@@ -37,11 +37,11 @@ def test_what_waits_behind_a_budget_is_told_so_that_pods_without_one_do_not_fill
     queues = Queues(1e9)
     queues.rate.take(0.0)
     queues.put(job("free"))
-    assert queues.free
+    assert queues.unbudgeted
     queues.put(job("held", "default/b"), budget("b", 1))
-    assert not queues.free
+    assert not queues.unbudgeted
     queues.take(2, 1.0, lambda _: True)
-    assert queues.free
+    assert queues.unbudgeted
 
 
 def test_drivers_go_when_the_others_of_their_node_have_gone():
@@ -66,3 +66,19 @@ def test_a_driver_that_leaves_by_itself_is_waited_for_no_longer():
     last.put(driver)
     assert last.drop("driver") is driver
     assert (last.drop("driver"), bool(last)) == (None, False)
+
+
+def test_what_the_rate_alone_holds_back_goes_out_when_it_says_and_no_sooner():
+    queues = Queues(40.0)
+    for number in range(3):
+        queues.put(job(f"p-{number}"))
+    assert len(queues.take(3, 0.0, lambda _: True)) == 1
+    wait = queues.limited_for
+    assert queues.take(3, 0.9 * wait, lambda _: True) == []
+    assert len(queues.take(3, 1.001 * wait, lambda _: True)) == 1
+
+    queues.rate.slow_down(1.0, 5.0)
+    assert queues.take(3, 1.0, lambda _: True) == []
+    assert queues.limited_for == 5.0
+    assert len(queues.take(3, 6.0, lambda _: True)) == 1
+    assert queues.limited_for == 0.0
