@@ -16,7 +16,7 @@ from infra.model.spec import Drain, ExternalPool, MigrationSpec, MoveMode
 from infra.model.survey import Survey
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict, worst
 from infra.model.workload import Snapshot
-from tasks.rules.gangs import Gang, find_gangs
+from tasks.rules.gangs import Gang, find_gangs, stop_words
 from tasks.rules.placement import TargetShape, place, without_room
 from tasks.rules.waves import leaving, order_nodes
 from tasks.rules.wording import and_more, plural
@@ -180,7 +180,7 @@ def _first(snapshot: Snapshot, slices: Sequence[Slice], ordered: Sequence[str], 
             f"runs on {and_more(sorted({p.node for p in gang.pods if p.uid in here}), 3)}, which must be given up "
             "before any target node exists",
             f"{plural(len(nodes), 'source node')} without a gang",
-            "free nodes of the source (or of the reservation), or have the gang end first",
+            f"free nodes of the source (or of the reservation), or {_park(gang)}",
         )
         for gang in gangs
         if gang.mode not in STAYING and any(p.uid in here for p in gang.pods)
@@ -241,8 +241,13 @@ def _gang_without_room(gang: Gang, homeless: int, nodes: int, name: str) -> Find
         f"moves as one, and {homeless} of its {plural(len(gang.pods), 'pod')} find no room on the "
         f"{plural(nodes, 'target node')} that are proven when {name} must leave",
         "as many nodes freed before it as it needs",
-        "free source nodes or machines of the reservation, make swap.slice larger, or give the gang mode wait",
+        f"free source nodes or machines of the reservation, make swap.slice larger, or {_park(gang)}",
     )
+
+
+def _park(gang: Gang) -> str:
+    """By a person and not by the run: a swap that stops half way has room for the whole gang in neither pool."""
+    return f"have it end first (mode wait), or leave it stopped until the swap has ended: {stop_words(gang)}"
 
 
 def check(spec: MigrationSpec, survey: Survey, planned: SwapPlan) -> list[Finding]:
