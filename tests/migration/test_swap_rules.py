@@ -113,9 +113,7 @@ def test_a_gang_larger_than_what_can_be_freed_before_it_is_refused_with_the_numb
     assert (
         "2 of its 4 pods find no room on the 2 target nodes that are proven when slice 2" in found.findings[0].observed
     )
-    by_hand = (
-        "stopped until the swap has ended: stop job train/g after a checkpoint: kubectl -n train patch jobs.batch g"
-    )
+    by_hand = "until the swap has ended: stop job train/g after a checkpoint: kubectl -n train patch jobs.batch g"
     assert by_hand in found.findings[0].remedy
 
 
