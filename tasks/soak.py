@@ -15,6 +15,7 @@ from infra.clock import parse_time, rfc3339
 from infra.errors import Refused, Unreachable
 from infra.kube import leases, owners, records
 from infra.kube.api import Kube
+from infra.model.endings import end_of
 from infra.model.gangs import GANG_KINDS
 from infra.model.pools import Pool
 from infra.model.spec import Soak
@@ -107,7 +108,7 @@ class _Look:
             for name, found in seen.items()
             if found.obj and found.obj["metadata"].get("uid") == self.moved[name]
         }
-        ended = {**self.ended, **{name: end for name, obj in theirs.items() if (end := rules.end_of(obj))}}
+        ended = {**self.ended, **{name: end for name, obj in theirs.items() if (end := end_of(obj))}}
         if ended != self.ended:
             records.write_note(self.kube, self.run, _ENDED, ended)
             self.ended = ended

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.kube.wire import Shared, Wire, node_terms, owner
+from infra.model.endings import is_over
 from infra.model.gangs import gang_kind
 from infra.model.workload import Requirement, Volume, Workload
 
@@ -36,7 +37,7 @@ def workload(raw: Wire, shared: Shared | None = None) -> Workload:
         completions=spec.get("completions") if isinstance(spec.get("completions"), int) else None,
         indexed=spec.get("completionMode") == "Indexed",
         suspended=_suspended(api_version, kind, raw),
-        finished=_finished(status),
+        finished=is_over(raw),
         restarts_left=left,
         ignores_disruption=ignores,
         surge=_surges(kind, spec),
@@ -75,11 +76,6 @@ def _int(value: object, default: int) -> int:
 def _suspended(api_version: str, kind: str, raw: Wire) -> bool | None:
     row = gang_kind(api_version, kind)
     return None if row is None else row.is_stopped(raw)
-
-
-def _finished(status: Wire) -> bool:
-    done = {"Complete", "Failed", "Completed", "Succeeded", "Finished"}
-    return any(c.get("type") in done and c.get("status") == "True" for c in status.get("conditions") or ())
 
 
 def _restarts(kind: str, spec: Wire, status: Wire) -> tuple[int | None, bool]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from infra.model.endings import ABORTED, COMPLETE, FAILED, end_of
 from infra.model.verdict import Finding, Level
 from tasks.rules.wording import plural
 
@@ -14,10 +15,6 @@ GRACE = timedelta(minutes=2)  # an image pull or a rolling update may take this 
 UNREAD = "workload-unread"
 END_UNSEEN = "workload-end-unseen"
 UNKNOWN = frozenset({UNREAD, END_UNSEEN})  # findings that say that nobody can tell, not that something is broken
-COMPLETE, FAILED = "complete", "failed"
-# What the kinds call it: a condition (Job, JobSet, TrainJob, Kubeflow's), a phase (Volcano), a status (RayJob).
-_COMPLETE = frozenset({"Complete", "Completed", "Succeeded", "SUCCEEDED"})
-_FAILED = frozenset({"Failed", "FAILED", "STOPPED", "Terminated", "Aborted"})
 _ENDING = frozenset({"Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "RayJob"})  # and may be taken away after that
 
 
@@ -27,7 +24,7 @@ class Seen:
 
     `known`: its kind is one whose strength can be told; for gangs of a custom kind `stopped` is their suspend switch,
     `pods` their pods and `wanted` how many they ask for, 0 where nobody can tell. `ended`: how the very object that was
-    moved (by UID) was seen to end after that, as `end_of`.
+    moved (by UID) was seen to end after that, as `infra.model.endings.end_of`.
     """
 
     obj: Mapping[str, Any] | None
@@ -63,7 +60,7 @@ def _strength(name: str, seen: Seen) -> Iterable[Finding]:
         )
     elif end == COMPLETE:
         return
-    elif end == FAILED:
+    elif end in (FAILED, ABORTED):
         yield _finding(f"{'job' if kind == 'Job' else 'gang'}-failed", name, "has failed", "running or complete")
     elif seen.obj is None and kind in _ENDING:
         yield replace(
@@ -79,16 +76,6 @@ def _strength(name: str, seen: Seen) -> Iterable[Finding]:
         yield from _gang(name, seen)
     else:
         yield from _replicas(name, seen.obj)
-
-
-def end_of(obj: Mapping[str, Any]) -> str:
-    """COMPLETE or FAILED where a workload has ended as a whole, "" before that. One that says both has failed."""
-    status = obj.get("status") or {}
-    state = status.get("state")
-    words = {c.get("type") for c in status.get("conditions") or () if c.get("status") == "True"}
-    words |= {status.get("jobStatus"), status.get("jobDeploymentStatus")}
-    words |= {state.get("phase")} if isinstance(state, Mapping) else set()
-    return FAILED if words & _FAILED else COMPLETE if words & _COMPLETE else ""
 
 
 def time_to_see(obj: Mapping[str, Any]) -> timedelta | None:

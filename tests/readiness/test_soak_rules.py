@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tasks.rules.soak import COMPLETE, END_UNSEEN, FAILED, UNREAD, Seen, breaches
+from infra.kube.owners import workload
+from infra.model.endings import COMPLETE, FAILED, is_over
+from tasks.rules.soak import END_UNSEEN, UNREAD, Seen, breaches
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -60,6 +62,25 @@ def test_a_job_that_is_gone_is_done_where_it_was_seen_complete_failed_where_seen
 
 
 @pytest.mark.parametrize(
+    ("status", "over"),
+    [
+        ({}, False),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, True),
+        ({"conditions": [{"type": "Complete", "status": "False"}]}, False),
+        ({"conditions": [{"type": "Finished", "status": "True"}]}, True),  # Kueue's Workload
+        ({"jobStatus": "STOPPED"}, True),
+        ({"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}, False),
+        ({"state": "ready"}, False),  # a RayCluster
+        ({"state": {"phase": "Completed"}}, True),
+        ({"state": {"phase": "Aborted"}}, False),  # Volcano resumes it
+    ],
+)
+def test_a_workload_is_over_where_it_will_not_run_again(status: dict[str, Any], over: bool) -> None:
+    assert is_over({"status": status}) is over
+    assert workload({"kind": "Job", "metadata": {}, "status": status}).finished is over
+
+
+@pytest.mark.parametrize(
     ("status", "phases", "code"),
     [
         ({"conditions": [{"type": "Failed", "status": "True"}]}, ("Succeeded", "Failed"), "gang-failed"),
@@ -67,6 +88,7 @@ def test_a_job_that_is_gone_is_done_where_it_was_seen_complete_failed_where_seen
         ({"conditions": [{"type": "Failed", "status": "True"}]}, (), "gang-failed"),
         ({"jobStatus": "FAILED", "jobDeploymentStatus": "Complete"}, ("Running",), "gang-failed"),
         ({"state": {"phase": "Terminated"}}, (), "gang-failed"),
+        ({"state": {"phase": "Aborted"}}, (), "gang-failed"),
         ({}, ("Succeeded", "Failed"), "gang-failed"),  # its operator has not told yet
         ({"conditions": [{"type": "Succeeded", "status": "True"}]}, ("Failed", "Succeeded"), ""),  # tried again
         ({"conditions": [{"type": "Completed", "status": "True"}]}, (), ""),  # its pods are cleaned up
