@@ -16,6 +16,7 @@ from infra.fabrics import Fabric, fabric_of, load
 from infra.model.reading import Kind, NcclLog, PayloadEvents, Reading
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
+from tasks.rules.machine import judge_machine
 from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
 from tasks.rules.reading_figures import judge_figures
 from tasks.rules.reading_verdict import Answer, answer_log, bad_end
@@ -117,6 +118,8 @@ def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int 
     answers += [_settled(answer, figures) for answer in _answers(reading)]
     answers += _beside(reading)
     verdicts += figures
+    if fabric is not None and verdicts and all(v.outcome is Outcome.PASS for v in verdicts):
+        verdicts.append(judge_machine(reading, fabric))  # who hands over a file says himself what it is from
     return _result(reading.kind, answers, verdicts, None, proof)
 
 

@@ -98,6 +98,8 @@ class Fabric:
     `interfaces` maps pod interface to GKE network for the multi-network annotation. `env` is what any pod needs to find
     the plugin, `pinned_env` the vendor's tuning for the reference run, `env_script` a file on the node that sets it.
     `ofi_protocol` is what aws-ofi-nccl takes there by itself (SENDRECV, RDMA); `mnnvl` says that NVLink spans nodes.
+    `cuda` is the oldest CUDA driver version that knows its GPU; `gpu_buses` and `nic_buses` are the PCI buses (hex) on
+    which each of its machines has its GPUs and its NICs, where somebody published them.
     `storage_client_gb_s` maps the client's path to the Lustre server (tcp, efa) to the most that one client can move.
     """
 
@@ -132,6 +134,15 @@ class Fabric:
     mnnvl: bool = False
     storage_client_gb_s: Mapping[str, float] = field(default_factory=lambda: EMPTY)
     minimums: tuple[Minimum, ...] = ()
+    cuda: str = ""
+    gpu_buses: tuple[str, ...] = ()
+    nic_buses: tuple[str, ...] = ()
+
+    @property
+    def cuda_driver(self) -> int:
+        """`cuda` as drivers count: 12090 for 12.9, 0 where it is not known."""
+        major, _, minor = self.cuda.partition(".")
+        return int(major) * 1000 + int(minor) * 10 if minor else 0
 
     def has_gpu(self, name: str) -> bool:
         """Is that (as a driver names it, "NVIDIA H100 80GB HBM3") the GPU of this machine type?"""

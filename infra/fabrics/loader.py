@@ -18,7 +18,7 @@ PUBLISHED_FLOOR = 0.7  # NCCL 2.18 reads 0.72 of today's figure on a healthy p5,
 WARN = 0.85
 _CURVE_KEYS = {"collective", "nodes", "busbw_gb_s", "from_line_rate", "source", "date", "derived", "floor", "warn"}
 _MEND = "correct it in infra/fabrics, then: make test ARGS=tests/evidence"
-_TUPLES = ("nccl_net", "capabilities", "plugins")
+_TUPLES = ("nccl_net", "capabilities", "plugins", "gpu_buses", "nic_buses")
 
 
 @cache

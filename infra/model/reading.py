@@ -172,6 +172,36 @@ class LogWarning:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TaggedProcess:
+    """A process, as NCCL names it, on a line that a launcher tagged.
+
+    `style` is "mpirun", "mpiexec", "srun" or "rank" for tags that number a whole job's processes, "local" for those of
+    one host.
+    """
+
+    style: str
+    number: int
+    host: str
+    pid: str
+    device: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where a log's lines come from: what tells the machine, and the launcher's tags.
+
+    `drivers` are CUDA driver versions as NCCL prints them (12040 is 12.4), `named` machine families that the plugin
+    names (p5en), buses the PCI bus numbers of GPUs and NICs.
+    """
+
+    drivers: tuple[int, ...] = ()
+    gpu_buses: frozenset[int] = frozenset()
+    nic_buses: frozenset[int] = frozenset()
+    named: tuple[str, ...] = ()
+    tagged: tuple[TaggedProcess, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NcclLog:
     """What an NCCL log (of one rank or of many, in any order) says."""
 
@@ -215,6 +245,7 @@ class NcclLog:
     damaged: int = 0  # lines that name a network and cannot be read to their end
     left_out: bool = False  # a log shipper printed one line in place of many
     overflow: bool = False  # more ranks or communicators than are followed
+    origin: Origin = field(default_factory=Origin)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,8 @@ from typing import Any
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import Family, NcclLog
 from infra.model.verdict import Finding, Level
+from tasks.rules.launcher import misplaced_tags
+from tasks.rules.machine import contradiction, seen_in_log
 from tasks.rules.transport import Transport, family_of_name
 from tasks.rules.wording import and_more, plural
 
@@ -43,6 +45,7 @@ def contradicted(
         *_other_machine(log, fabric),
         *_more_nics(log, fabric),
         *_across_nodes(log, fabric),
+        *misplaced_tags(log),
     )
 
 
@@ -85,17 +88,18 @@ def _several(log: NcclLog, start: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def _other_machine(log: NcclLog, fabric: Fabric | None) -> tuple[Finding, ...]:
-    """The plugin reads the machine type off the node's firmware."""
-    if fabric is None or log.platform is None or log.platform == fabric.machine_type:
+    """Plugin, driver and PCI buses tell the machine, in part or by name."""
+    said = contradiction(seen_in_log(log), fabric) if fabric is not None else ""
+    if fabric is None or not said:
         return ()
     return (
         Finding(
             level=Level.WARN,
             code="other-machine",
             object="job",
-            observed=f"the plugin says that it runs on {log.platform}",
+            observed=said,
             expected=fabric.machine_type,
-            remedy=f"Judge it as {log.platform}, or give the log of this pool",
+            remedy="Judge it as the machine type that it is from, or give the log of this pool",
         ),
     )
 

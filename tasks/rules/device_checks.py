@@ -91,6 +91,13 @@ def _rates(ports: Sequence[tuple[str, Mapping[str, Any]]], fabric: Fabric) -> tu
     return "rdma-rate", f"{and_more([f'{n} at {shown[n]:g}' for n in slow], 4)} Gb/s", f"{wanted:g} Gb/s"
 
 
+def port_rates(report: Mapping[str, Any]) -> frozenset[float]:
+    """The rates, Gb/s, that a report shows of its RDMA ports."""
+    devices = [d for d in _map(report, "verbs").values() if isinstance(d, Mapping)]
+    ports = [port for d in devices for port in _map(d, "ports").values() if isinstance(port, Mapping)]
+    return frozenset(float(rate[1]) for port in ports if (rate := _RATE.match(str(port.get("rate", "")))))
+
+
 def _domains(report: Mapping[str, Any], fabric: Fabric) -> tuple[str, str, str] | str | None:
     if fabric.provider != "efa":
         return None

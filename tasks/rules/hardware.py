@@ -84,12 +84,14 @@ def judge_devices(reports: Mapping[str, Mapping[str, Any]], nodes: Sequence[str]
 
 
 def other_machines(nodes: Sequence[Node], machine_type: str) -> str:
-    """Nodes of another machine type than the pool is said to have, or "": its figures would judge the wrong thing."""
-    other = {
-        n.name: n.labels[MACHINE_LABEL] for n in nodes if n.labels.get(MACHINE_LABEL, machine_type) != machine_type
-    }
-    shown = and_more([f"{name} is {kind}" for name, kind in sorted(other.items())], 3)
-    return f"the pool is said to be {machine_type or 'of no known type'}, and {shown}" if other else ""
+    """Nodes that the cluster does not say to be of the pool's machine type, or "": figures of it may not fit them.
+
+    The label is the cloud's word. Without it a node may be anything that has as many GPUs and NICs.
+    """
+    said = {n.name: n.labels.get(MACHINE_LABEL, "") for n in nodes}
+    other = {name: f"is {kind}" if kind else "does not say" for name, kind in said.items() if kind != machine_type}
+    shown = and_more([f"{name} {kind}" for name, kind in sorted(other.items())], 3)
+    return f"the pool is said to be {machine_type or 'of no type'}, and {shown} ({MACHINE_LABEL})" if other else ""
 
 
 def judge_storage(

@@ -16,6 +16,7 @@ from tasks.rules import bandwidth, hardware, lustre_path
 from tasks.rules.device_checks import listed
 from tasks.rules.gate import NCCL_TESTS
 from tasks.rules.hardware import ClientIo
+from tasks.rules.machine import contradiction, seen_in
 from tasks.rules.payload_verdict import ended
 from tasks.rules.reading_verdict import bad_end
 from tasks.rules.tests_verdict import answer_tests, sweep_of_test
@@ -62,7 +63,9 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
     elif verdict.outcome is Outcome.PASS and (
         # the log and the program must tell of the same job, and the program of all that it was asked to do
-        reason := _elsewhere(payload, setting) or bandwidth.unusable(sweep, _asked(probe, setting))
+        reason := _elsewhere(payload, setting)
+        or _otherwise(reading, setting)
+        or bandwidth.unusable(sweep, _asked(probe, setting))
     ):
         verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
     transport = proof.transport
@@ -93,7 +96,7 @@ def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mappi
     payload = reading.payload or PayloadEvents()
     sweep = _sweep(payload)
     verdicts = bandwidth.judge(sweep, _asked(probe, setting), setting.fabric, floors)
-    if reason := _elsewhere(payload, setting):
+    if reason := _elsewhere(payload, setting) or _otherwise(reading, setting):
         verdicts = tuple(no_pass(v, reason) for v in verdicts)
     return ProbeAnswer(
         record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
@@ -118,6 +121,8 @@ def answer_nccl_tests(
     outcome = worst(v.outcome for v in found)
     decisive = next(v for v in found if v.outcome is outcome)
     verdict = replace(decisive, check=NCCL_TESTS, reason=f"{decisive.check}: {decisive.reason}")
+    if reason := _otherwise(reading, setting):
+        verdict = no_pass(verdict, reason)
     record = {**sweep.to_dict(), "gpus_per_node": setting.gpus}
     return ProbeAnswer(record=record, verdicts=(verdict,), versions=versions_of(reading))
 
@@ -280,6 +285,12 @@ def _elsewhere(payload: PayloadEvents, setting: Setting) -> str:
             there, here = (and_more(sorted(map(str, names)), 3) for names in (nodes, setting.nodes))
             return f"the program says that it ran on {there}, it was asked for on {here}"
     return ""
+
+
+def _otherwise(reading: Reading, setting: Setting) -> str:
+    """What the output shows of its machines that cannot be of the pool's type, whatever labels and spec say."""
+    said = contradiction(seen_in(reading), setting.fabric) if setting.fabric is not None else ""
+    return f"not a run of {setting.fabric.machine_type}: {said}" if said and setting.fabric is not None else ""
 
 
 def sockets(log: NcclLog | None) -> tuple[int, int]:

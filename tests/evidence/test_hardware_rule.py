@@ -7,11 +7,19 @@ from dataclasses import replace
 import pytest
 
 from infra.fabrics import fabric_of
+from infra.model.cluster import Node
 from infra.model.verdict import Outcome
 from infra.probes.readers.detect import read
 from infra.probes.readers.lines import from_text
 from tasks.judge import judge as judge_output
-from tasks.rules.hardware import ClientIo, judge_devices, judge_reports, judge_storage
+from tasks.rules.hardware import (
+    MACHINE_LABEL,
+    ClientIo,
+    judge_devices,
+    judge_reports,
+    judge_storage,
+    other_machines,
+)
 from tasks.rules.probe_verdict import client_of
 
 P5EN = fabric_of("p5en.48xlarge")
@@ -332,3 +340,17 @@ def test_rates_of_jobs_that_ran_one_after_another_are_not_added():
     job = {"error": 0, "read": MOVED, "write": MOVED}
     assert client_from(fio(job, job)).read_bytes_s == 20e9
     assert client_from(fio(job, {**job, "job options": {"stonewall": ""}})).read_bytes_s is None
+
+
+def test_a_pool_is_of_the_type_that_every_nodes_label_says():
+    """The spec's or the cloud's word is not enough: a node without the label may be anything of that shape."""
+
+    def node(name, **labels):
+        return Node(name=name, uid=name, labels=labels)
+
+    said = {MACHINE_LABEL: "p5en.48xlarge"}
+    assert other_machines([node("a", **said), node("b", **said)], "p5en.48xlarge") == ""
+    assert "b is p6-b300.48xlarge" in other_machines(
+        [node("a", **said), node("b", **{MACHINE_LABEL: "p6-b300.48xlarge"})], "p5en.48xlarge"
+    )
+    assert "b does not say" in other_machines([node("a", **said), node("b")], "p5en.48xlarge")

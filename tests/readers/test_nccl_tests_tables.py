@@ -118,7 +118,8 @@ def document() -> dict[str, Any]:
         "env": ["HF_TOKEN=hf_secret", "AWS_SECRET_ACCESS_KEY=abc"],
         "nccl_version": 22809,
         "config": {"min_bytes": 268435456, "max_bytes": 1073741824, "step_factor": 2},
-        "devices": [{"rank": r, "hostname": f"node-{r // 8}", "pid": r, "device": r % 8} for r in range(16)],
+        "devices": [{"rank": r, "hostname": f"node-{r // 8}", "pid": r, "device": r % 8, "name": "NVIDIA H200"}
+                    for r in range(16)],
         "results": [
             {"size": s, "count": s // 4, "type": "float", "redop": "sum", "root": -1,
              "out_of_place": side(s / (b / 1.875) / 1e3, b), "in_place": side(s / (b / 1.875) / 1e3, b)}

@@ -83,6 +83,7 @@ def document(**changes: object) -> str:
             "config": {"min_bytes": 256 << 20, "max_bytes": 512 << 20, "step_factor": 2},
             "devices": [
                 {"rank": r, "hostname": f"node-{r // 8}", "pid": r, "device": r % 8, "busid": f"{r % 8}3:00"}
+                | {"name": "NVIDIA H200"}
                 for r in range(16)
             ],
             "results": results,

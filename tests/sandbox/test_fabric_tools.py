@@ -34,7 +34,7 @@ def setting(transport: Transport, *, image: str = "nvcr.io/nvidia/pytorch:25.09-
     return Setting(
         job=Job(members=members, generation=generation_of(image), seed="t"),
         start=datetime(2026, 1, 1, tzinfo=UTC),
-        counters={"n0": Counters(rdma={"rdmap81s0": 1000}, ethernet=5000)},
+        counters={"n0": Counters(rdma={"rdmap85s0": 1000}, ethernet=5000)},
     )
 
 
@@ -97,7 +97,7 @@ def test_all_ranks_are_listed_with_their_hosts():
     ranks = [line for line in table() if line.startswith("#  Rank")]
     assert len(ranks) == 16
     assert {line.split()[8] for line in ranks} == {"w-0", "w-1"}
-    assert "[0000:53:00] NVIDIA H200" in ranks[0]
+    assert "[0000:59:00] NVIDIA H200" in ranks[0]
 
 
 @pytest.mark.parametrize(("value", "text"), [(17.93, "17.93"), (170.3, "170.3"), (1090.5, "1090.5"), (10052, "10052")])
@@ -114,7 +114,7 @@ def test_numbers_too_wide_become_exponents():
 def test_counters_count_on_from_where_the_node_was():
     (first, _) = sweep(setting("efa"), SweepArgs(sizes=[1 << 28], iters=20, warmup=5))
     before, after = (json.loads(line.text) for line in first.lines if '"counters"' in line.text)
-    assert before["rdma"]["rdmap81s0"]["tx_bytes"] == 1000
+    assert before["rdma"]["rdmap85s0"]["tx_bytes"] == 1000
     assert before["ethernet"]["eth0"]["tx_bytes"] == 5000
     moved = sum(after["rdma"][d]["tx_bytes"] - before["rdma"][d]["tx_bytes"] for d in after["rdma"])
     # Two nodes: each byte of each of the 27 all-reduces crosses once in each direction.

@@ -130,9 +130,11 @@ class Sweep:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
     def start(self) -> None:
-        nodes: list = [None] * self.ranks
-        dist.all_gather_object(nodes, node_name())
-        version = torch.cuda.nccl.version() if self.device.type == "cuda" else None
+        seen: list = [None] * self.ranks
+        on_gpu = self.device.type == "cuda"
+        dist.all_gather_object(seen, (node_name(), torch.cuda.get_device_name(self.device) if on_gpu else None))
+        nodes, gpus = ({item[n] for item in seen if item[n]} for n in (0, 1))
+        version = torch.cuda.nccl.version() if on_gpu else None
         if self.rank == 0:
             emit(
                 {
@@ -140,8 +142,9 @@ class Sweep:
                     "event": "start",
                     "v": 1,
                     "ranks": self.ranks,
-                    "hosts": len(set(nodes)),
-                    "nodes": sorted(set(nodes)),
+                    "hosts": len(nodes),
+                    "nodes": sorted(nodes),
+                    "gpus": sorted(gpus),
                     "backend": self.backend,
                     "nccl": ".".join(map(str, version)) if version else None,
                     "torch": torch.__version__,

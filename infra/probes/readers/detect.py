@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import BinaryIO
 
 from infra.model.reading import Kind, NcclLog, NcclTests, PayloadEvents, Reading, ToolReading
 from infra.probes.readers.ends import EndsReader
 from infra.probes.readers.lines import blocks
 from infra.probes.readers.nccl_log import NcclLogReader
+from infra.probes.readers.nccl_origin import OriginReader
 from infra.probes.readers.nccl_tests import NcclTestsReader
 from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.payload import PayloadReader
@@ -19,6 +21,7 @@ SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing
 def read(stream: BinaryIO) -> Reading:
     """Read whatever it is. An output that nobody knows gives kind `unknown`, never an exception."""
     log, tests, payload, ends = NcclLogReader(), NcclTestsReader(), PayloadReader(), EndsReader()
+    origin = OriginReader()
     kept: list[bytes] | None = []
     size = 0
     for block in blocks(stream):
@@ -28,6 +31,7 @@ def read(stream: BinaryIO) -> Reading:
             tests.feed(block.data, foreign)
             ends.feed(foreign)
             payload.feed(block.data)
+            origin.feed(block.data)
         except Exception as error:  # noqa: BLE001 - no part of what broke its reader counts, and the answer says so
             return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size, head=block.data[:4096])
         if kept is not None:
@@ -35,12 +39,11 @@ def read(stream: BinaryIO) -> Reading:
             if size > SMALL:
                 kept = None
     try:
-        nccl: NcclLog | None = log.reading()
+        said = log.reading()
         found, events = tests.reading(), payload.reading()
     except Exception as error:  # noqa: BLE001 - as above
         return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size)
-    if nccl is not None and not nccl.lines:
-        nccl = None
+    nccl: NcclLog | None = replace(said, origin=origin.reading()) if said.lines else None
     kind = _kind(nccl, found, events)
     tool: ToolReading | None = None
     if kept is not None and kind in {Kind.UNKNOWN, Kind.NCCL_LOG}:

@@ -188,6 +188,7 @@ def _sweep_start(setting: Setting, args: SweepArgs) -> dict[str, object]:
         "ranks": setting.job.ranks,
         "hosts": len(_nodes(setting)),
         "nodes": _nodes(setting),
+        "gpus": sorted({host.machine.gpu.name for host in setting.hosts}),
         "backend": "nccl",
         "nccl": gen.text,
         "torch": gen.torch,

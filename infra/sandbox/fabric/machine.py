@@ -13,7 +13,7 @@ Transport = Literal["efa", "roce", "tcpxo", "tcpx", "socket"]
 Loss = Literal["", "no-device", "no-plugin"]
 """Why a node that should use its RDMA network is on sockets: the container sees no device, or NCCL no plugin."""
 
-GPU_BUSES = (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)  # p5 and p5en as nccl-tests prints them
+GPU_BUSES = (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)  # p5's, as nccl-tests prints them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,8 @@ class Machine:
         """RDMA device names in the order in which NCCL numbers them: EFA by PCI bus, RoCE by index."""
         if self.fabric.kind != "efa":
             return [f"mlx5_{index}" for index in range(self.fabric.nics)]
+        if self.fabric.nic_buses:
+            return [f"rdmap{int(bus, 16)}s0" for bus in self.fabric.nic_buses]
         per_gpu = max(1, self.fabric.nics // self.fabric.gpus)
         count = self.fabric.nics // per_gpu
         buses = [GPU_BUSES[gpu * 8 // count] - per_gpu + k for gpu in range(count) for k in range(per_gpu)]
@@ -79,7 +81,8 @@ class Machine:
 
     def bus_id(self, gpu: int) -> int:
         """PCI bus of a GPU."""
-        return GPU_BUSES[gpu % len(GPU_BUSES)]
+        buses = [int(bus, 16) for bus in self.fabric.gpu_buses] or GPU_BUSES
+        return buses[gpu % len(buses)]
 
 
 def machine_of(machine_type: str) -> Machine | None:

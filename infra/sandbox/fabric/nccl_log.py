@@ -97,7 +97,8 @@ class Rank:
         gap = "" if self.gen.at_least(26) else " "
         lines = [self.line(f"{name} set by environment to {value}", main=True) for name, value in self._shown_env()]
         lines.append(self.line(f"Bootstrap{gap}: Using eth0:{self.member.address}<0>", main=True))
-        driver = self.gen.cuda.replace(".", "0").ljust(5, "0")
+        cuda = self.gen.cuda.replace(".", "0").ljust(5, "0")
+        driver = max(int(cuda), self.host.machine.fabric.cuda_driver)  # the node's, which knows its GPU
         lines.append(self.line(f"cudaDriverVersion {driver}", main=True))
         version = f"NCCL version {self.gen.text}+cuda{self.gen.cuda}"
         if self.gen.at_least(24):
