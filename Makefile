@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 CLOUD ?= eks
 KEEP ?= 0
 STAMP := $(VENV)/.installed
-JOBS ?= 3
+# One more than there are cores, since whole migrations wait for one another's processes; eight are enough for all files.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 7 ? n + 1 : 8)))
 
 .PHONY: help demo test lint types contracts bench setup test-kill test-faults test-fuzz test-statistics \
 	test-payloads control-plane operators test-real test-real-all karpenter clean
