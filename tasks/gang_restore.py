@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from infra.errors import Conflict, PoolshiftError
-from infra.kube import owners, switches, wire
+from infra.kube import flavors, owners, switches, wire
 from infra.kube.api import Kube
 from infra.kube.refusals import ApiError
 from infra.model.gangs import SURGE_KIND, GangKind, Means
@@ -53,7 +53,8 @@ def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
     """
     from tasks.surge import lower  # which builds on this module
 
-    names: list[str] = []
+    # First Kueue's flavours: what is started again below may have to go back to where it was.
+    names = [f"resourceflavor {name}" for name in flavors.release(kube, run)]
     stopped: list[tuple[GangKind, Raw]] = []
     failed: dict[str, PoolshiftError] = {}
 
@@ -97,9 +98,13 @@ def _not_all(failed: Mapping[str, PoolshiftError]) -> PoolshiftError:
 def forget_moved(kube: Kube, run: str) -> tuple[str, ...]:
     """The run has ended: what runs on the target keeps the template that we gave it, and we forget the old one.
 
-    Returns for each such gang how to put it back by hand. Idempotent.
+    Kueue's flavours are open again. Returns for each what its owner should know. Idempotent.
     """
-    words = []
+    words = [
+        f"resourceflavor {name} is open again: where its nodes are gone, take it out of its cluster queues, "
+        "or Kueue admits to it what then never runs"
+        for name in flavors.release(kube, run)
+    ]
     for row, raw in switches.marked(kube, run):
         noted = _noted(raw, run)
         if noted.get("stage") != MOVED:

@@ -13,7 +13,7 @@ from typing import Any
 
 from infra.clock import Clock, parse_time, rfc3339
 from infra.errors import Conflict, PoolshiftError
-from infra.kube import switches
+from infra.kube import flavors, switches
 from infra.kube.api import Kube
 from infra.kube.refusals import ApiError
 from infra.kube.view import View
@@ -24,7 +24,7 @@ from infra.model.workload import Pod
 from tasks.checkpoints import Question
 from tasks.gang_restore import MOVED, forget_moved, joined, restore, start_of, unfinished
 from tasks.gang_templates import HOME, carry_over, home_of, is_template_refused
-from tasks.rules.gangs import Gang, members, root_of, rule_of
+from tasks.rules.gangs import Gang, held_flavors, members, root_of, rule_of
 from tasks.rules.outcome import End
 from tasks.rules.placement import TargetShape
 from tasks.rules.rehoming import Change, apply, rehome_changes
@@ -114,7 +114,8 @@ class Mover:
 
     def move(self, gang: Gang) -> Work:
         """One gang, from where it stands. Never raises: what went wrong is in the answer."""
-        noted: dict[str, Any] = {
+        noted: dict[str, Any] = {"flavors": held} if (held := held_flavors(gang, self.target)) else {}
+        noted |= {
             "run": self.run,
             "stage": "new",
             "root": [gang.kind.group, gang.kind.kind, gang.root.namespace, gang.root.name],
@@ -163,6 +164,7 @@ class Mover:
             if rule.mode is MoveMode.CHECKPOINT:
                 yield from self._checkpoint(row, raw, noted, rule, workload)
                 raw = self._read(row, namespace, name, workload)
+            self._hold_flavors(noted, workload)
             self.say(f"{workload}: stopping {plural(noted['ranks'], 'pod')} as one")
             raw = self._write(row, raw, noted, lambda now: self._stop(row, now))
         if noted["stage"] == "stopped":
@@ -176,6 +178,7 @@ class Mover:
                 "pods are still there",
                 down=True,
             )
+            self._hold_flavors(noted, workload)
             raw = self._start_again(row, self._read(row, namespace, name, workload), noted, rule, workload)
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
@@ -188,6 +191,12 @@ class Mover:
         else:
             switches.forget(self.kube, row, raw)
         self.say(f"{workload}: all {plural(noted['ranks'], 'rank')} run on the target")
+
+    def _hold_flavors(self, noted: Mapping[str, Any], workload: str) -> None:
+        """Kueue would admit it to the pool that it leaves, fenced or not: first its way there is closed."""
+        for name in noted.get("flavors") or ():
+            if flavors.hold(self.kube, name, self.run):
+                self.say(f"{workload}: Kueue admits nothing more to flavour {name}, which leads to the source")
 
     def _stop(self, row: GangKind, raw: Raw) -> Noting:
         """Its owner may have stopped it, or scaled it, a moment ago: what it was is read from the object of now."""

@@ -42,7 +42,19 @@ def workload(raw: Wire, shared: Shared | None = None) -> Workload:
         ignores_disruption=ignores,
         surge=_surges(kind, spec),
         resource_version=str(meta.get("resourceVersion", "")),
+        **(_admission(spec, status) if kind == "Workload" else {}),
     )
+
+
+def _admission(spec: Wire, status: Wire) -> dict[str, Any]:
+    """What only Kueue's Workload says: its queue, what its owner asked for, and where it was admitted to."""
+    templates = [((s.get("template") or {}).get("spec") or {}) for s in spec.get("podSets") or ()]
+    assigned = (status.get("admission") or {}).get("podSetAssignments") or ()
+    return {
+        "queue": str(spec.get("queueName") or ""),
+        "own_labels": frozenset((k, str(v)) for t in templates for k, v in (t.get("nodeSelector") or {}).items()),
+        "assigned": frozenset(str(name) for a in assigned for name in (a.get("flavors") or {}).values()),
+    }
 
 
 def _replicas(kind: str, spec: Wire, status: Wire) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import BadSpec, Forbidden, NotFound
+from infra.kube import flavors
 from infra.kube.api import Kube
 from infra.kube.dump import MAKE, items
 from infra.kube.owners import volumes, workload
@@ -73,6 +74,7 @@ def snapshot(
         budgets=budgets,
         workloads=tuple(workloads),
         volumes=found,
+        queues=reader.queues,
         kinds=frozenset({"Node", "Pod", "PodDisruptionBudget"} | reader.kinds),
         unread=reader.unread,
         taken=kube.clock.now(),
@@ -87,6 +89,7 @@ class _Reader:
         self.shared = Shared()
         self.kinds: set[str] = set()
         self.unread: dict[str, str] = {}
+        self.queues: flavors.Queues = {}
 
     def raw(self, kind: str, path: str) -> list[Wire]:
         """All objects of a kind; none where the list was refused."""
@@ -124,7 +127,16 @@ class _Reader:
             row = served(groups(self.kube), next(k for k in GANG_KINDS if k.kind == "Workload"))
             if row is not None:
                 found += self.owners("Workload", row.path())
+                self._read_queues(row.version)
         return found
+
+    def _read_queues(self, version: str) -> None:
+        try:
+            self.queues = flavors.read(self.kube, version)
+        except (Forbidden, NotFound) as error:
+            self.unread["ResourceFlavor"] = error.observed
+            return
+        self.kinds.add("ResourceFlavor")
 
 
 def _typed(raw: Iterable[Wire], convert: Callable[[Wire, Shared], Any], shared: Shared) -> Iterator[Any]:
@@ -150,6 +162,7 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
     nodes, pods, budgets, workloads = [], [], [], []
     claims: list[Wire] = []
     persistent: list[Wire] = []
+    kueue: dict[str, list[Wire]] = {"LocalQueue": [], "ClusterQueue": [], "ResourceFlavor": []}
     kinds: set[str] = set()
     latest: datetime | None = None
     for raw in objects:
@@ -165,6 +178,8 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
             claims.append(raw)
         elif kind == "PersistentVolume":
             persistent.append(raw)
+        elif kind in kueue:
+            kueue[kind].append(raw)
         elif kind in OWNERS or gang_kind(str(raw.get("apiVersion", "")), kind):
             workloads.append(workload(raw, shared))
         latest = _later(latest, _latest(raw))
@@ -181,6 +196,7 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
         budgets=tuple(budgets),
         workloads=tuple(workloads),
         volumes=volumes(claims, persistent),
+        queues=flavors.of(*kueue.values()),
         kinds=frozenset(kinds),
         taken=latest,
     )

@@ -145,6 +145,13 @@ def conditions(status: Wire) -> tuple[Condition, ...]:
     )
 
 
+def taints(raw: Iterable[Wire]) -> tuple[Taint, ...]:
+    """Taints, of a node or of a flavour of nodes."""
+    return tuple(
+        Taint(key=str(t.get("key", "")), value=str(t.get("value") or ""), effect=str(t.get("effect", ""))) for t in raw
+    )
+
+
 def node(raw: Wire, shared: Shared | None = None) -> Node:
     """A Node object."""
     shared = shared or Shared()
@@ -154,10 +161,7 @@ def node(raw: Wire, shared: Shared | None = None) -> Node:
         uid=str(meta.get("uid", "")),
         labels=dict(meta.get("labels") or {}),
         annotations=dict(meta.get("annotations") or {}),
-        taints=tuple(
-            Taint(key=str(t.get("key", "")), value=str(t.get("value") or ""), effect=str(t.get("effect", "")))
-            for t in spec.get("taints") or ()
-        ),
+        taints=taints(spec.get("taints") or ()),
         unschedulable=bool(spec.get("unschedulable")),
         conditions=conditions(status),
         allocatable=shared.mapping(amounts(status.get("allocatable"))),
@@ -179,7 +183,7 @@ def pod(raw: Wire, shared: Shared | None = None) -> Pod:
     terms = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
-    tolerations = spec.get("tolerations") or ()
+    tolerated = spec.get("tolerations") or ()
     return Pod(
         namespace=shared.once(("s", meta.get("namespace", "")), lambda: str(meta.get("namespace", ""))),
         name=str(meta.get("name", "")),
@@ -198,7 +202,7 @@ def pod(raw: Wire, shared: Shared | None = None) -> Pod:
         priority=int(spec.get("priority") or 0),
         node_selector=shared.mapping(spec.get("nodeSelector")),
         affinity=shared.once(("a", str(terms)), lambda: node_terms(terms)) if terms else (),
-        tolerations=shared.once(("t", str(tolerations)), lambda: _tolerations(tolerations)) if tolerations else (),
+        tolerations=shared.once(("t", str(tolerated)), lambda: tolerations(tolerated)) if tolerated else (),
         requests=_requests(spec, shared),
         empty_dirs=tuple(str(v.get("name")) for v in volumes if "emptyDir" in v),
         host_paths=tuple(path for v in volumes if v.get("hostPath") and (path := _data_path(v["hostPath"]))),
@@ -249,7 +253,8 @@ def _kept(raw: Mapping[str, str] | None) -> dict[str, str]:
     return {k: v for k, v in (raw or {}).items() if k in _KEPT_EXACT or k.startswith(_KEPT)}
 
 
-def _tolerations(raw: Iterable[Wire]) -> tuple[Toleration, ...]:
+def tolerations(raw: Iterable[Wire]) -> tuple[Toleration, ...]:
+    """Tolerations, of a pod or of what adds to it."""
     return tuple(
         Toleration(
             key=str(t.get("key") or ""),

@@ -10,8 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from infra.model.cluster import EMPTY, Node, Owner, Taint
+
+if TYPE_CHECKING:
+    from infra.model.queues import Queue
 
 MIRROR = "kubernetes.io/config.mirror"
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"
@@ -204,6 +208,8 @@ class Workload:
     `replicas` is how many pods it wants (parallelism for a Job), `suspended` None where the kind cannot suspend.
     `restarts_left` is what remains of backoffLimit or maxRestarts; None when the kind has no such limit or the
     status does not say. `ignores_disruption`: an eviction does not spend that budget.
+    Of Kueue's Workload only: its `queue`, the node labels that the pods' owner himself asks for (`own_labels`: Kueue
+    adds its own to what it admits), and the flavours that it is admitted to (`assigned`).
     """
 
     kind: str
@@ -224,6 +230,9 @@ class Workload:
     ignores_disruption: bool = False
     surge: bool = False
     resource_version: str = ""
+    queue: str = ""
+    own_labels: frozenset[tuple[str, str]] = frozenset()
+    assigned: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -253,7 +262,7 @@ class Snapshot:
     """What was read of a cluster at one time.
 
     `kinds` are the kinds that were really read (an empty list of a kind in `kinds` means there are none; a kind
-    not in it is unknown). `unread` says why the others were not.
+    not in it is unknown). `unread` says why the others were not. `queues` are Kueue's, by namespace and name.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -261,6 +270,7 @@ class Snapshot:
     budgets: tuple[Budget, ...] = ()
     workloads: tuple[Workload, ...] = ()
     volumes: tuple[Volume, ...] = ()
+    queues: Mapping[tuple[str, str], Queue] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     unread: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     taken: datetime | None = None

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.model.gangs import KUEUE_JOB_UID, KUEUE_QUEUE, GangKind, Means, gang_kind, row_of
+from infra.model.queues import Flavor, Queue
 from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot, Workload
 from tasks.rules.placement import TargetShape, place, without_room
+from tasks.rules.queues import admitted_pod, leads, leads_to, why_not
 from tasks.rules.rehoming import rehomed_pod, still_pinned
 from tasks.rules.wording import plural, span
 
@@ -24,6 +26,7 @@ class Gang:
 
     `root` is the topmost owner (annotations go there); `switch` is the object that is suspended: the root itself, or
     the Kueue Workload that owns the root's suspend switch. `pods` are all live members, on whatever node.
+    `queue` is Kueue's, where that switches it, and `here` its flavours that lead to the nodes where the pods are.
     """
 
     root: Workload
@@ -33,6 +36,8 @@ class Gang:
     pods: tuple[Pod, ...]
     rule: WorkloadRule
     uses_gpus: bool
+    queue: Queue | None = None
+    here: tuple[Flavor, ...] = ()
 
     @property
     def object(self) -> str:
@@ -85,12 +90,21 @@ def _gang(root: Workload, pods: Sequence[Pod], snapshot: Snapshot, drain: Drain)
     switch, switch_kind = root, kind
     if KUEUE_QUEUE in root.labels:
         for workload in snapshot.workloads:
-            if workload.kind == "Workload" and _stands_for(workload, root):
+            if workload.kind == "Workload" and not workload.finished and _stands_for(workload, root):
                 row = gang_kind(workload.api_version, "Workload")
                 if row is not None:
                     switch, switch_kind = workload, row
+    queue = snapshot.queues.get((root.namespace, switch.queue)) if switch is not root else None
     return Gang(
-        root=root, kind=kind, switch=switch, switch_kind=switch_kind, pods=tuple(pods), rule=rule, uses_gpus=gpus
+        root=root,
+        kind=kind,
+        switch=switch,
+        switch_kind=switch_kind,
+        pods=tuple(pods),
+        rule=rule,
+        uses_gpus=gpus,
+        queue=queue,
+        here=leads_to(queue, pods, snapshot.node_by_name) if queue else (),
     )
 
 
@@ -130,6 +144,7 @@ def judge_gang(
                 )
     if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return found
+    found += _unadmitted(gang, snapshot, target)
     homeless = _homeless([*before, *as_moved(gang, target)], snapshot, target, target_nodes)
     if homeless:
         found.append(
@@ -157,10 +172,35 @@ def judge_gang(
     return found
 
 
+def _unadmitted(gang: Gang, snapshot: Snapshot, target: TargetShape | None) -> list[Finding]:
+    """Kueue alone starts what it has admitted: stopped, it must be sure to come up on the target."""
+    if KUEUE_QUEUE not in gang.root.labels:
+        return []
+    if gang.queue is None and (gang.switch is not gang.root or "Workload" in snapshot.unread):
+        why = snapshot.unread.get("Workload") or snapshot.unread.get("ResourceFlavor") or "it was not read"
+        remedy = "allow get and list of workloads, localqueues, clusterqueues and resourceflavors of kueue.x-k8s.io"
+        name = gang.root.labels[KUEUE_QUEUE]
+        return [
+            _finding(gang, Level.BLOCK, "queue-unread", f"where Kueue's queue {name} leads is unknown: {why}", remedy)
+        ]
+    why = why_not(gang.pods, gang.switch, gang.queue, target) if gang.queue and target else ""
+    if not why:
+        return []
+    remedy = "give its cluster queue a ResourceFlavor with labels of the target's nodes, and quota"
+    return [_finding(gang, Level.BLOCK, "gang-without-flavor", f"Kueue would not start it again: {why}", remedy)]
+
+
+def held_flavors(gang: Gang, target: TargetShape | None) -> list[str]:
+    """Flavours that lead to where it runs now and not to the target: Kueue must not choose them again."""
+    return [f.name for f in gang.here if target is not None and not leads(f, target)]
+
+
 def pinned(gang: Gang, target: TargetShape | None) -> Finding | None:
     """Its pods may not run on the target: stopped, it would not come up again. None when they may, or will."""
     if target is None or gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return None
+    if gang.switch is not gang.root and gang.queue is None:
+        return None  # which of its labels are Kueue's is unknown, and said so
     why = still_pinned(as_moved(gang, target), target)
     if not why:
         return None
@@ -185,6 +225,8 @@ def as_moved(gang: Gang, target: TargetShape | None) -> tuple[Pod, ...]:
 
 def member_as_moved(gang: Gang, pod: Pod, target: TargetShape | None) -> Pod:
     """One of its pods as it will be."""
+    if gang.queue and target:
+        return admitted_pod(pod, gang.switch, gang.queue, target)
     return rehomed_pod(pod, target, affinity=gang.switch_kind.affinity) if target and rehomes(gang) else pod
 
 

@@ -293,7 +293,7 @@ class Build:
         if budget is not None:
             self.budget(name, labels, namespace=namespace, **budget)
 
-    def definition(self, row: GangKind) -> None:
+    def definition(self, row: GangKind, scope: str = "Namespaced") -> None:
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         version = {"name": row.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
         names = {"kind": row.kind, "plural": row.plural, "singular": row.kind.lower()}
@@ -304,7 +304,7 @@ class Build:
                 "apiVersion": "apiextensions.k8s.io/v1",
                 "kind": "CustomResourceDefinition",
                 "metadata": {"name": f"{row.plural}.{row.group}"},
-                "spec": {"group": row.group, "names": names, "scope": "Namespaced", "versions": [version]},
+                "spec": {"group": row.group, "names": names, "scope": scope, "versions": [version]},
             },
         )
         self.until(lambda: self.served(row), f"{row.kind} is served")

@@ -1,4 +1,4 @@
-"""Gangs whose operator switches them: Kueue and Volcano as they act on the API; checkpoints by HTTP; re-homing."""
+"""Gangs whose operator switches them: Volcano as it acts on the API; checkpoints by HTTP; re-homing."""
 
 from __future__ import annotations
 
@@ -9,135 +9,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from infra.clock import rfc3339
-from infra.errors import NotFound
 from infra.kube.api import MERGE_PATCH
 from infra.model.gangs import GangKind, gang_kind, row_of
 from infra.model.record import PRIOR
-from infra.model.spec import Drain
 from tasks.drain import move
 from tasks.rules.outcome import End
 from tasks.steering import Steer
-
-OLD, NEW = ("old-0", "old-1"), ("new-0", "new-1")
-JOBS = "/apis/batch/v1/namespaces/default/jobs"
-PODS = "/api/v1/namespaces/default/pods"
+from tests.drain.operating import JOBS, NEW, OLD, PODS, create, drain, homes, open_new, operating, two_pools
 
 
 @pytest.fixture
 def pools(build, kubelet):
-    for name in OLD:
-        build.node(name, "old")
-    for name in NEW:
-        build.node(name, "new", unschedulable=True)
-    return build
-
-
-def open_new(build):
-    for name in NEW:
-        build.uncordon(name)
-
-
-def homes(build):
-    return {p["spec"].get("nodeName") for p in build.pods() if p["status"].get("phase") == "Running"}
-
-
-def rule(**more):
-    return {"namespace": "default", "name": "llm", "mode": "restart", **more}
-
-
-def drain(**more):
-    return Drain.model_validate({"workloads": [rule(**more)]})
-
-
-class Double:
-    """A controller's behaviour in a thread: `step` is called again and again on a client of its own."""
-
-    def __init__(self, kube, step):
-        self.kube, self.step = kube, step
-        self.stop = threading.Event()
-        self.errors = []
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.stop.wait(0.05):
-            try:
-                self.step(self.kube)
-            except NotFound:
-                continue
-            except Exception as error:  # told by the test, not lost with the thread
-                self.errors.append(error)
-                return
+    return two_pools(build)
 
 
 @pytest.fixture
 def operate(kube_at, url):
-    made = []
-
-    def start(step):
-        double = Double(kube_at(url), step)
-        double.thread.start()
-        made.append(double)
-        return double
-
-    yield start
-    for double in made:
-        double.stop.set()
-        double.thread.join()
-        assert not double.errors
-
-
-def create(kube, row, name, spec, **meta):
-    return kube.request(
-        "POST",
-        row.path("default"),
-        body={
-            "apiVersion": f"{row.group}/{row.version}",
-            "kind": row.kind,
-            "metadata": {"name": name, **meta},
-            "spec": spec,
-        },
-    )
-
-
-def set_condition(kube, row, name, **condition):
-    condition = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": "", **condition}
-    body = {"status": {"conditions": [condition]}}
-    kube.request("PATCH", row.path("default", name), body=body, content_type=MERGE_PATCH)
-
-
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-def test_a_gang_that_kueue_admits_leaves_and_comes_back_by_its_workload(kube, pools, operate, fast_clock, version):
-    row = row_of("kueue.x-k8s.io", "Workload", version)
-    pools.definition(row)
-    pools.job("llm", 2, gpus=8)
-    label = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}}}
-    job = kube.request("PATCH", f"{JOBS}/llm", body=label, content_type=MERGE_PATCH)
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "llm", "uid": job["metadata"]["uid"], "controller": True}
-    create(kube, row, "job-llm-1", {"queueName": "q", "active": True}, ownerReferences=[owner])
-    touched = []
-
-    def kueue(kube):
-        """Inactive: evicted with reason Deactivated, and the job suspended. Active: admitted, and unsuspended."""
-        active = kube.request("GET", row.path("default", "job-llm-1"))["spec"].get("active", True)
-        suspended = kube.request("GET", f"{JOBS}/llm")["spec"].get("suspend", False)
-        if active == suspended:
-            touched.append(active)
-            kind = ("Admitted", "Admitted") if active else ("Evicted", "Deactivated")
-            set_condition(kube, row, "job-llm-1", type=kind[0], status="True", reason=kind[1])
-            body = {"spec": {"suspend": not active}}
-            kube.request("PATCH", f"{JOBS}/llm", body=body, content_type=MERGE_PATCH)
-
-    operate(kueue)
-    pools.until_ready(2)
-    open_new(pools)
-
-    report = move(kube, drain(), OLD, NEW, "r1", fast_clock, lambda _: None)
-
-    assert report.ok, report.to_dict()
-    assert touched == [False, True]
-    assert report.tally.sent == 0
-    assert homes(pools) == set(NEW)
-    assert PRIOR not in kube.request("GET", row.path("default", "job-llm-1"))["metadata"].get("annotations", {})
+    with operating(kube_at, url) as start:
+        yield start
 
 
 VCJOB = row_of("batch.volcano.sh", "Job")

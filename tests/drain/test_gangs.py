@@ -220,7 +220,7 @@ def test_restore_starts_what_the_run_has_stopped(kube, build, kubelet):
 def test_kinds_the_cluster_lacks_are_not_asked_for(kube):
     before = kube.requests
     assert restore(kube, "r1") == ()
-    assert kube.requests - before == 3  # the groups, Jobs and Deployments
+    assert kube.requests - before == 4  # the groups, once for flavours; Jobs and Deployments
     with pytest.raises(NotFound):
         kube.request("GET", "/apis/jobset.x-k8s.io/v1alpha2/jobsets")
 

@@ -1,0 +1,243 @@
+"""Gangs that Kueue admits: a double that acts as Kueue does on the API, and the judgement before one is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from infra.kube.api import MERGE_PATCH
+from infra.kube.read import of_objects
+from infra.model.gangs import GangKind, row_of
+from infra.model.record import FENCE_TAINT, PRIOR
+from infra.model.spec import Drain
+from tasks.drain import move
+from tasks.gangs import forget_moved, restore
+from tasks.rules.gangs import find_gangs, held_flavors, judge_gang, pinned
+from tasks.rules.placement import TargetShape
+from tests.drain.operating import JOBS, NEW, OLD, create, drain, homes, open_new, operating, two_pools
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+WORKLOAD = row_of("kueue.x-k8s.io", "Workload")
+LOCAL = replace(WORKLOAD, kind="LocalQueue", plural="localqueues")
+CLUSTER = replace(WORKLOAD, kind="ClusterQueue", plural="clusterqueues")
+FLAVOR = replace(WORKLOAD, kind="ResourceFlavor", plural="resourceflavors")
+
+
+def cluster_queue(flavors=("old", "new"), quota="16", **spec):
+    resources = [{"name": "nvidia.com/gpu", "nominalQuota": quota}]
+    offered = [{"name": name, "resources": resources} for name in flavors]
+    return {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": offered}], **spec}
+
+
+@pytest.fixture
+def pools(build, kubelet):
+    return two_pools(build)
+
+
+@pytest.fixture
+def operate(kube_at, url):
+    with operating(kube_at, url) as start:
+        yield start
+
+
+def at(row: GangKind, version: str) -> GangKind:
+    return replace(row, version=version)
+
+
+class Kueue:
+    """Admits to the first flavour whose taints are tolerated, which it pins the pods to; a deactivation ends them."""
+
+    def __init__(self, version):
+        self.workload, self.flavor = at(WORKLOAD, version), at(FLAVOR, version)
+        self.switched = []
+
+    def set_up(self, kube, build):
+        for row in (self.workload, at(LOCAL, self.workload.version)):
+            build.definition(row)
+        for row, spec in ((CLUSTER, cluster_queue()), (FLAVOR, None)):
+            here = at(row, self.workload.version)
+            build.definition(here, "Cluster")
+            for name in ("research",) if spec else ("old", "new"):
+                body = {"apiVersion": f"{here.group}/{here.version}", "kind": here.kind, "metadata": {"name": name}}
+                kube.request("POST", here.path(), body={**body, "spec": spec or {"nodeLabels": {"pool": name}}})
+        create(kube, at(LOCAL, self.workload.version), "team", {"clusterQueue": "research"})
+
+    def submit(self, kube, build):
+        build.job("llm", 2, gpus=8)
+        body = {"metadata": {"labels": {QUEUE: "team"}}, "spec": {"suspend": True}}
+        job = kube.request("PATCH", f"{JOBS}/llm", body=body, content_type=MERGE_PATCH)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "llm", "controller": True}
+        owner["uid"] = job["metadata"]["uid"]
+        spec = {"queueName": "team", "active": True, "podSets": [{"name": "main", "template": {"spec": {}}}]}
+        create(kube, self.workload, "job-llm-1", spec, ownerReferences=[owner])
+
+    def step(self, kube):
+        found = kube.request("GET", self.workload.path("default", "job-llm-1"))
+        job = kube.request("GET", f"{JOBS}/llm")
+        admitted = (found.get("status") or {}).get("admission")
+        if found["spec"].get("active", True) and not admitted:
+            if (job.get("status") or {}).get("active"):
+                return  # its pods are not gone yet
+            flavor = next(
+                name
+                for name in ("old", "new")
+                if not kube.request("GET", f"{self.flavor.path()}/{name}")["spec"].get("nodeTaints")
+            )
+            self.admit(kube, {"podSetAssignments": [{"name": "main", "flavors": {"nvidia.com/gpu": flavor}}]})
+            self.switch(kube, flavor, {"suspend": False}, {"pool": flavor})
+        elif not found["spec"].get("active", True) and admitted:
+            self.switch(kube, "", {"suspend": True}, None)
+            self.admit(kube, None)
+
+    def admit(self, kube, admission):
+        body = {"status": {"admission": admission}}
+        kube.request("PATCH", self.workload.path("default", "job-llm-1"), body=body, content_type=MERGE_PATCH)
+
+    def switch(self, kube, flavor, spec, selector):
+        self.switched.append(flavor)
+        template = {"template": {"spec": {"nodeSelector": selector}}}
+        for each in (template, spec) if flavor else (spec,):
+            kube.request("PATCH", f"{JOBS}/llm", body={"spec": each}, content_type=MERGE_PATCH)
+
+
+def taints(kube, version="v1beta1"):
+    spec = kube.request("GET", f"{at(FLAVOR, version).path()}/old")["spec"]
+    return [t["key"] for t in spec.get("nodeTaints") or ()]
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_a_gang_that_kueue_admits_leaves_and_comes_back_on_the_targets_flavour(
+    kube, pools, operate, fast_clock, version
+):
+    kueue = Kueue(version)
+    kueue.set_up(kube, pools)
+    kueue.submit(kube, pools)
+    operate(kueue.step)
+    pools.until_ready(2)
+    open_new(pools)
+
+    report = move(kube, drain(), OLD, NEW, "r1", fast_clock, lambda _: None)
+
+    assert report.ok, report.to_dict()
+    assert kueue.switched == ["old", "", "new"]
+    assert report.tally.sent == 0
+    assert homes(pools) == set(NEW)
+    path = kueue.workload.path("default", "job-llm-1")
+    assert PRIOR not in kube.request("GET", path)["metadata"].get("annotations", {})
+    assert taints(kube, version) == [FENCE_TAINT]
+    assert "resourceflavor old is open again" in forget_moved(kube, "r1")[0]
+    assert taints(kube, version) == []
+
+
+def test_a_move_that_is_broken_off_opens_the_old_flavour_and_the_gang_goes_back(kube, pools, operate, fast_clock):
+    kueue = Kueue("v1beta1")
+    kueue.set_up(kube, pools)
+    kueue.submit(kube, pools)
+    operate(kueue.step)
+    pools.until_ready(2)
+    open_new(pools)
+
+    def break_off(line):
+        if "stopping" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        move(kube, drain(), OLD, NEW, "r1", fast_clock, break_off)
+
+    assert taints(kube) == []
+    assert restore(kube, "r1") == ()
+    pools.until_ready(2)
+    assert homes(pools) == set(OLD)
+
+
+def obj(kind, name, spec=None, *, api="kueue.x-k8s.io/v1beta1", namespace="d", **meta):
+    where = {"namespace": namespace} if namespace else {}
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": name, "uid": name, **where, **meta},
+        "spec": spec or {},
+    }
+
+
+def gang_of(*, queue=None, flavors=(), own=None, known=True):
+    """A job of two ranks that is admitted to flavour `old`, and a snapshot of it."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "llm", "uid": "llm", "controller": True}
+    job = obj("Job", "llm", {"completionMode": "Indexed", "parallelism": 2}, api="batch/v1", labels={QUEUE: "q"})
+    template = {"spec": {"nodeSelector": own or {}}}
+    stands = obj("Workload", "job-llm", {"queueName": "q", "podSets": [{"template": template}]})
+    stands["metadata"]["ownerReferences"] = [reference]
+    assigned = [{"name": "main", "flavors": {"nvidia.com/gpu": "old"}}]
+    stands["status"] = {"admission": {"podSetAssignments": assigned}}
+    ranks = []
+    for i in range(2):
+        container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+        spec = {"nodeName": "old-0", "containers": [container], "nodeSelector": {**(own or {}), "pool": "old"}}
+        ranks.append(obj("Pod", f"llm-{i}", spec, api="v1", ownerReferences=[reference]))
+        ranks[-1]["status"] = {"phase": "Running"}
+    node = obj("Node", "old-0", api="v1", namespace="", labels={"pool": "old", "gpu": "h200"})
+    kueue = [
+        obj("LocalQueue", "q", {"clusterQueue": "research", **(queue or {})}),
+        obj("ClusterQueue", "research", cluster_queue([name for name, _ in flavors], **(queue or {})), namespace=""),
+        *(obj("ResourceFlavor", name, spec, namespace="") for name, spec in flavors),
+    ]
+    snapshot = of_objects([job, stands, node, *ranks, *(kueue if known else ())])
+    (gang,) = find_gangs(snapshot, Drain(), ["old-0"])
+    return gang, snapshot
+
+
+TARGET = TargetShape(labels={"pool": "new", "gpu": "h200"}, nodes=2, open_labels=False)
+LEADS = (("old", {"nodeLabels": {"pool": "old"}}), ("new", {"nodeLabels": {"pool": "new"}}))
+
+
+def blocks(gang, snapshot, target=TARGET):
+    found = [f for f in (pinned(gang, target),) if f] + judge_gang(gang, snapshot, target)
+    return [f for f in found if f.level == "block"]
+
+
+def test_labels_that_kueue_has_put_on_the_pods_do_not_pin_them():
+    gang, snapshot = gang_of(flavors=LEADS)
+    assert blocks(gang, snapshot) == []
+    assert held_flavors(gang, TARGET) == ["old"]
+
+
+def test_what_its_owner_asks_for_himself_pins_it():
+    gang, snapshot = gang_of(flavors=LEADS, own={"pool": "old"})
+    assert blocks(gang, snapshot)[0].code == "gang-pinned"
+
+
+def test_a_flavour_that_leads_to_both_pools_is_left_open():
+    gang, snapshot = gang_of(flavors=[("old", {"nodeLabels": {"gpu": "h200"}})])
+    assert blocks(gang, snapshot) == []
+    assert held_flavors(gang, TARGET) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "changed"),
+    [
+        ("no flavour of cluster queue research leads to the target: old (pool=old)", {"flavors": LEADS[:1]}),
+        ("admits nothing (stopPolicy Hold)", {"flavors": LEADS, "queue": {"stopPolicy": "Hold"}}),
+        (
+            "no flavour",
+            {"flavors": [LEADS[0], ("new", {**LEADS[1][1], "nodeTaints": [{"key": "k", "effect": "NoSchedule"}]})]},
+        ),
+    ],
+    ids=["no flavour", "stopped", "tainted"],
+)
+def test_a_gang_that_kueue_would_not_start_again_is_not_stopped(why, changed):
+    (found,) = blocks(*gang_of(**changed))
+    assert found.code == "gang-without-flavor"
+    assert why in found.observed
+
+
+def test_a_quota_that_is_too_small_holds_a_gang_unless_a_cohort_may_lend_more():
+    small = {"resourceGroups": cluster_queue(("old", "new"), quota="8")["resourceGroups"]}
+    (found,) = blocks(*gang_of(flavors=LEADS, queue=small))
+    assert "new has 8 nvidia.com/gpu free, 16 are needed" in found.observed
+    assert blocks(*gang_of(flavors=LEADS, queue={**small, "cohort": "all"})) == []
+
+
+def test_a_gang_whose_queue_could_not_be_read_is_not_stopped():
+    (found,) = blocks(*gang_of(flavors=LEADS, known=False))
+    assert found.code == "queue-unread"
