@@ -8,6 +8,7 @@ from infra import fabrics
 from infra.clock import Clock, pauses
 from infra.kube import plugins
 from infra.kube.api import Kube
+from infra.model.plugins import Expectation
 from infra.model.pools import Pool
 from infra.model.verdict import Finding, Level, Outcome, Verdict
 from tasks import opening
@@ -22,14 +23,12 @@ HARD = frozenset(
 )
 
 
-def expectation(pool: Pool, csi: str = "") -> rules.Expectation:
+def expectation(pool: Pool, csi: str = "") -> Expectation:
     """What one node of the pool must offer: the cloud's word where it has one, else the fabric's sourced figures."""
     fabric = fabrics.fabric_of(pool.machine_type)
     gpus = dict(pool.gpus) or ({fabric.gpu_resource: fabric.gpus} if fabric else {})
     rdma = dict(pool.rdma) or (dict(fabric.rdma_resources) if fabric else {})
-    return rules.Expectation(
-        pool=pool.name, machine_type=pool.machine_type, nodes=pool.nodes, gpus=gpus, rdma=rdma, csi=csi
-    )
+    return Expectation(pool=pool.name, machine_type=pool.machine_type, nodes=pool.nodes, gpus=gpus, rdma=rdma, csi=csi)
 
 
 def look(kube: Kube, pool: Pool, csi: str = "") -> Verdict:

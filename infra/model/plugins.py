@@ -80,6 +80,26 @@ class PluginView:
     csi: Mapping[str, tuple[str, ...]] | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    """What one node of the pool must offer, from the machine type.
+
+    `gpus` and `rdma` map resource names to counts per node; `nodes` is how many nodes the cloud says there are.
+    """
+
+    pool: str
+    machine_type: str
+    nodes: int
+    gpus: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    rdma: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    csi: str = ""
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """GPUs and RDMA together."""
+        return {**self.gpus, **self.rdma}
+
+
 # DRA drivers that hand out what an extended resource did before (AWS and GKE DRANET, NVIDIA's GPU driver).
 DRA_DRIVERS: Mapping[str, tuple[str, ...]] = {
     "nvidia.com/gpu": ("gpu.nvidia.com",),

@@ -17,7 +17,7 @@ from infra.model.cluster import EMPTY, Node
 from infra.model.plugins import Container, DaemonSet, PluginPod
 from infra.model.verdict import Outcome
 from tasks.rules.causes import cause_of
-from tasks.rules.readiness import refusal
+from tasks.rules.plugin_cover import refusal
 
 BROKEN_WAITS = frozenset(
     {

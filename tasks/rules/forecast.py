@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from infra.fabrics import Minimum
 from infra.model.cluster import Node
-from infra.model.plugins import KNOWN_PLUGINS, DaemonSet
+from infra.model.plugins import KNOWN_PLUGINS, DaemonSet, Expectation
 from infra.model.verdict import Finding, Level
+from tasks.rules.plugin_cover import needed, recognises, refusal
 from tasks.rules.preflight_version import release
-from tasks.rules.readiness import Expectation, needed, recognises, refusal
 
 
 def excluded(daemonsets: Sequence[DaemonSet], node: Node, expected: Expectation) -> Iterable[Finding]:

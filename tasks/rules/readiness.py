@@ -7,43 +7,15 @@ have no device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
-from infra.model.cluster import EMPTY, Node, Taint
-from infra.model.plugins import DRA_DRIVERS, KNOWN_PLUGINS, Container, DaemonSet, Plugin, PluginPod, PluginView
+from infra.model.cluster import Node
+from infra.model.plugins import DRA_DRIVERS, KNOWN_PLUGINS, Expectation, Plugin, PluginView
 from infra.model.verdict import Finding, Level, Outcome, Verdict
-from infra.model.workload import Requirement, Toleration
-from tasks.rules.causes import WRONG_ARCHITECTURE, cause_of
-from tasks.rules.wording import age, and_more, plural, rfc3339
-
-# What the DaemonSet controller adds to every pod's tolerations (kubernetes.io docs, DaemonSet taints).
-AUTOMATIC_TOLERATIONS = tuple(
-    Toleration(key=f"node.kubernetes.io/{name}", operator="Exists")
-    for name in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expectation:
-    """What one node of the pool must offer, from the machine type.
-
-    `gpus` and `rdma` map resource names to counts per node; `nodes` is how many nodes the cloud says there are.
-    """
-
-    pool: str
-    machine_type: str
-    nodes: int
-    gpus: Mapping[str, int] = field(default_factory=lambda: EMPTY)
-    rdma: Mapping[str, int] = field(default_factory=lambda: EMPTY)
-    csi: str = ""
-
-    @property
-    def resources(self) -> dict[str, int]:
-        """GPUs and RDMA together."""
-        return {**self.gpus, **self.rdma}
-
+from tasks.rules.plugin_cover import needed, recognises, refusal, uncovered
+from tasks.rules.plugin_pods import unhealthy
+from tasks.rules.wording import and_more, plural, since_words
 
 Check = Callable[[PluginView, Expectation], Iterable[Finding]]
 
@@ -116,7 +88,7 @@ def nodes_ready(view: PluginView, expected: Expectation) -> Iterable[Finding]:
             object=f"node {node.name}",
             observed=f"Ready={ready.status if ready else 'absent'} {ready.reason if ready else ''}".strip(),
             expected="Ready=True",
-            since=_since(ready.since if ready else node.created, view.taken),
+            since=since_words(ready.since if ready else node.created, view.taken),
             remedy=f"kubectl describe node {node.name}",
         )
 
@@ -150,7 +122,7 @@ def devices_allocatable(view: PluginView, expected: Expectation) -> Iterable[Fin
             observed=f"{resource}: {_per_node(short)} allocatable on {and_more(sorted(short), 3)}"
             + (f" although capacity is higher on {and_more(sorted(lost), 3)}" if lost else ""),
             expected=f"{count} on every node",
-            since=_since(_first_broken(resource, short, view), view.taken),
+            since=since_words(_first_broken(resource, short, view), view.taken),
             remedy="kubectl get nodes -o "
             f"custom-columns='NAME:.metadata.name,N:.status.allocatable.{_escape(resource)}'",
         )
@@ -184,14 +156,15 @@ def one_plugin_per_resource(view: PluginView, expected: Expectation) -> Iterable
     for plugin in needed(expected):
         sets = [d for d in view.daemonsets if plugin.resources and recognises(plugin, d)]
         for node in view.nodes if len(sets) > 1 else ():
-            on_node = sorted(d.object for d in sets if (d.uid, node.name) in running)
+            on_node = sorted((d for d in sets if (d.uid, node.name) in running), key=lambda d: d.object)
             if len(on_node) > 1:
+                last = on_node[-1]
                 yield Finding.block(
                     "two-plugins",
                     f"node {node.name}",
-                    f"{' and '.join(on_node)} both serve {plugin.resources[0]}",
+                    f"{' and '.join(d.object for d in on_node)} both serve {plugin.resources[0]}",
                     "one",
-                    f"remove one of them: kubectl -n NAMESPACE delete {on_node[-1].replace('/', ' ')}",
+                    f"remove one of them: kubectl -n {last.namespace} delete daemonset {last.name}",
                 )
 
 
@@ -230,146 +203,6 @@ def device_resources(node: Node) -> set[str]:
     return {name for name in {*node.allocatable, *node.capacity} if name.startswith(prefixes)}
 
 
-def needed(expected: Expectation) -> tuple[Plugin, ...]:
-    """The known plugins without which this machine type's devices do not show."""
-    return tuple(p for p in KNOWN_PLUGINS if _needs(p, expected))
-
-
-def _needs(plugin: Plugin, expected: Expectation) -> bool:
-    if plugin.csi:
-        return plugin.csi == expected.csi
-    if plugin.machines and not expected.machine_type.startswith(plugin.machines):
-        return False
-    if plugin.resources:
-        return any(name.startswith(plugin.resources) for name in expected.resources)
-    return bool(plugin.machines)
-
-
-def recognises(plugin: Plugin, daemonset: DaemonSet) -> bool:
-    """By the DaemonSet's name or by an image's name without registry and tag."""
-    if any(name in daemonset.name for name in plugin.names):
-        return True
-    bases = {image.split("@")[0].rsplit("/", 1)[-1].split(":")[0] for image in daemonset.images}
-    return bool(bases & set(plugin.images))
-
-
-def refusal(daemonset: DaemonSet, node: Node) -> str | None:
-    """Why the DaemonSet does not want this node, in the words of the object to change; None when it does."""
-    for key, value in daemonset.node_selector.items():
-        if node.labels.get(key) != value:
-            return f"nodeSelector {key}={value}, the node has {key}={node.labels.get(key, '(none)')}"
-    failing = [_failing(term, node) for term in daemonset.affinity]
-    if failing and all(failing):
-        wanted = min(failing, key=len)[0]
-        return f"node affinity {wanted}, the node has {wanted.key}={node.labels.get(wanted.key, '(none)')}"
-    for taint in node.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not _tolerated(daemonset, taint):
-            return f"taint {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect} is not tolerated"
-    return None
-
-
-def _failing(term: tuple[Requirement, ...], node: Node) -> list[Requirement]:
-    """The requirements of a term that the node fails; the term admits the node when there are none."""
-    fields = {"metadata.name": node.name}
-    return [r for r in term if not r.holds((fields if r.field else node.labels).get(r.key))]
-
-
-def _tolerated(daemonset: DaemonSet, taint: Taint) -> bool:
-    return any(t.tolerates(taint) for t in (*daemonset.tolerations, *AUTOMATIC_TOLERATIONS))
-
-
-def uncovered(sets: Sequence[DaemonSet], view: PluginView, expected: Expectation) -> Iterable[Finding]:
-    """Pool nodes that none of a plugin's DaemonSets wants, in the words of the one that comes closest."""
-    closest = sets[0]
-    reasons: dict[str, list[str]] = {}
-    for node in view.nodes:
-        if all(refusal(daemonset, node) is not None for daemonset in sets):
-            reasons.setdefault(refusal(closest, node) or "", []).append(node.name)
-    for why, names in reasons.items():
-        yield Finding.block(
-            "plugin-excludes-nodes",
-            closest.object,
-            f"does not run on {and_more(sorted(names), 3)} of pool {expected.pool}: {why}"
-            f" (its own status says {closest.ready} of {closest.desired} ready)",
-            "a pod on every node of the pool",
-            f"kubectl -n {closest.namespace} edit daemonset {closest.name}",
-        )
-
-
-def unhealthy(daemonset: DaemonSet, view: PluginView) -> Iterable[Finding]:
-    """Nodes that the DaemonSet wants and on which its pod is absent or not Ready, one finding per cause."""
-    mine = {p.node: p for p in view.pods if p.daemonset_uid == daemonset.uid and p.node}
-    causes: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
-    for node in view.nodes:
-        if refusal(daemonset, node) is not None:
-            continue
-        pod = mine.get(node.name)
-        if pod is None:
-            causes.setdefault(("plugin-pod-missing", "no pod"), []).append((node.name, daemonset.created))
-        elif not pod.ready:
-            causes.setdefault(diagnose(pod), []).append((node.name, pod.not_ready_since))
-    for (code, what), where in causes.items():
-        first = min((moment for _, moment in where if moment is not None), default=None)
-        yield Finding(
-            level=Level.BLOCK,
-            code=code,
-            object=daemonset.object,
-            observed=f"{what} on {and_more(sorted(name for name, _ in where), 3)}",
-            expected="Ready on every node of the pool",
-            since=_since(first, view.taken),
-            remedy=_REMEDIES.get(code, "kubectl -n {namespace} describe daemonset {name}").format(
-                namespace=daemonset.namespace, name=daemonset.name
-            ),
-        )
-
-
-_REMEDIES = {
-    "plugin-image-missing": "put an image that exists: kubectl -n {namespace} set image daemonset/{name} '*=IMAGE'",
-    "plugin-crash-loop": "kubectl -n {namespace} logs daemonset/{name} --previous",
-    "plugin-init-stuck": "kubectl -n {namespace} logs daemonset/{name} --all-containers",
-    "plugin-exec-format": "use an image of the nodes' architecture: kubectl -n {namespace} describe daemonset {name}",
-}
-_PULL = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
-
-
-def diagnose(pod: PluginPod) -> tuple[str, str]:
-    """The stable code and the words for a plugin pod that is not Ready, from its first broken container."""
-    for container in sorted(pod.containers, key=lambda c: not c.init):
-        found = _diagnose_container(container)
-        if found is not None:
-            return found
-    if pod.unscheduled:
-        return "plugin-pod-unscheduled", pod.unscheduled
-    return "plugin-not-ready", f"pod {pod.phase or 'in an unknown phase'} but not Ready"
-
-
-def _diagnose_container(container: Container) -> tuple[str, str] | None:
-    if cause_of(container.message) == WRONG_ARCHITECTURE:
-        return "plugin-exec-format", f"image {container.image} is built for another architecture"
-    if container.waiting in _PULL:
-        return "plugin-image-missing", f"{container.waiting}: image {container.image}"
-    if container.waiting in ("CrashLoopBackOff", "RunContainerError", "CreateContainerError"):
-        code = container.exit_code
-        return (
-            "plugin-crash-loop",
-            f"{container.waiting} of {container.name}, {plural(container.restarts, 'restart')}"
-            + (f", last exit code {code}" if code is not None else ""),
-        )
-    if container.init and not container.ready and container.terminated != "Completed":
-        return (
-            "plugin-init-stuck",
-            f"init container {container.name}: {container.waiting or container.terminated or 'running'}",
-        )
-    if not container.init and container.terminated:
-        return (
-            "plugin-exited",
-            f"container {container.name} ended ({container.terminated}, exit code {container.exit_code})",
-        )
-    if container.waiting:
-        return "plugin-waiting", f"{container.waiting} of {container.name} {container.message}".strip()
-    return None
-
-
 def _plugin_absent(plugin: Plugin, view: PluginView, expected: Expectation) -> Iterable[Finding]:
     """No DaemonSet at all. Harmless only where every node shows the devices anyway (built into the node image)."""
     wanted = [r for r in expected.resources if r.startswith(plugin.resources)] if plugin.resources else []
@@ -397,13 +230,6 @@ def _served_by_dra(view: PluginView, node: str, resource: str, count: int, expec
     if prefix.endswith("-"):
         count = sum(n for name, n in expected.resources.items() if name.startswith(prefix))
     return sum(view.slices.get(node, {}).get(driver, 0) for driver in DRA_DRIVERS[prefix]) >= count
-
-
-def _since(moment: datetime | None, now: datetime) -> str:
-    """With its age, where the time of the look is known: a dump may not say when it was taken."""
-    if moment is None:
-        return ""
-    return f"{rfc3339(moment)} ({age(moment, now)})" if now > moment else rfc3339(moment)
 
 
 def _counts(resources: Mapping[str, int]) -> str:

@@ -27,6 +27,13 @@ def span(length: timedelta) -> str:
     return f"{seconds} second{'' if seconds == 1 else 's'}"
 
 
+def since_words(moment: datetime | None, now: datetime) -> str:
+    """With its age, where the time of the look is known: a dump may not say when it was taken."""
+    if moment is None:
+        return ""
+    return f"{rfc3339(moment)} ({age(moment, now)})" if now > moment else rfc3339(moment)
+
+
 def and_more(names: Sequence[str], limit: int) -> str:
     """The first `limit` names and how many are left: "a, b, c and 9 more"."""
     shown = ", ".join(names[:limit])

@@ -9,13 +9,12 @@ import pytest
 from infra.fabrics import fabric_of, load
 from infra.gcp import read
 from infra.model.cluster import Node, Taint
-from infra.model.plugins import DaemonSet
+from infra.model.plugins import DaemonSet, Expectation
 from infra.model.record import PROBE
 from infra.model.survey import ClusterFacts
 from infra.model.workload import Pod, Requirement, Snapshot, Toleration
 from tasks.rules import forecast, occupied
 from tasks.rules.preflight_version import release
-from tasks.rules.readiness import Expectation
 
 EFA, GPU, TYPE = "vpc.amazonaws.com/efa", "nvidia.com/gpu", "node.kubernetes.io/instance-type"
 HAVE = {"cpu": 192_000, GPU: 8, EFA: 16}

@@ -12,7 +12,7 @@ from tasks.rules.story_tables import tables
 from tasks.rules.wording import gate_words
 
 PLUGIN = "daemonset kube-system/aws-efa-k8s-device-plugin"
-MEND = "kubectl -n kube-system set image daemonset/aws-efa-k8s-device-plugin '*=IMAGE'"
+MEND = "kubectl -n kube-system set image daemonset/aws-efa-k8s-device-plugin plugin=IMAGE"
 
 
 def block(code: str, what: str, observed: str, remedy: str = "", since: str = "") -> Finding:

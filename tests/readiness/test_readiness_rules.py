@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from infra.model.cluster import Condition, Node, Taint
-from infra.model.plugins import Container, DaemonSet, PluginPod, PluginView
+from infra.model.plugins import Container, DaemonSet, Expectation, PluginPod, PluginView
 from infra.model.verdict import Outcome
 from infra.model.workload import Requirement, Toleration
-from tasks.rules.readiness import Expectation, judge
+from tasks.rules.readiness import judge
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 EFA = "vpc.amazonaws.com/efa"
@@ -138,7 +138,7 @@ def test_a_plugin_whose_image_does_not_exist_is_named_with_image_nodes_and_days(
     assert image in finding.observed
     assert "a, b" in finding.observed
     assert "271 days" in finding.since
-    assert "set image" in finding.remedy
+    assert finding.remedy.endswith("kubectl -n kube-system set image daemonset/aws-efa-k8s-device-plugin plugin=IMAGE")
     assert "devices-missing" in {f.code for f in verdict.findings}
 
 
@@ -248,7 +248,18 @@ def test_two_plugins_for_one_resource_on_one_node_block() -> None:
     view = replace(healthy(), daemonsets=(NVIDIA, other, PLUGIN))
     view = replace(view, pods=(*view.pods, pod(other, "a"), pod(other, "b")))
 
-    assert "two-plugins" in codes(view)
+    (found,) = {f.remedy for f in judge(view, EXPECTED).findings if f.code == "two-plugins"}
+    assert found.endswith(f"kubectl -n kube-system delete daemonset {NVIDIA.name}")
+
+
+def test_logs_are_those_of_the_container_that_is_broken_in_the_pod_that_has_it() -> None:
+    sidecar = Container(name="sidecar", image="s", ready=True)
+    crashes = Container(name="plugin", image="i", waiting="CrashLoopBackOff", restarts=9)
+    broken = pod(PLUGIN, "b", ready=False, containers=(sidecar, crashes))
+    view = replace(healthy(), pods=(pod(NVIDIA, "a"), pod(NVIDIA, "b"), pod(PLUGIN, "a"), broken))
+
+    (found,) = (f for f in judge(view, EXPECTED).findings if f.code == "plugin-crash-loop")
+    assert found.remedy == f"kubectl -n kube-system logs {broken.name} -c plugin --previous"
 
 
 def test_a_csi_driver_that_is_not_registered_blocks_and_an_unread_list_is_not_taken_for_an_empty_one() -> None:
