@@ -268,7 +268,11 @@ def _probes(spec: Spec) -> tuple[Probe, ...]:
 
 
 def _clients(seen: Evidence, raw: bytes) -> list[ClientIo]:
-    return [client_of(node, read(io.BytesIO(text))) for node, text in _outputs(seen, split_lnet(raw)[1]).items()]
+    sights, rest = split_lnet(raw)
+    return [
+        client_of(node, read(io.BytesIO(text)), [s for s in sights if s.node == node])
+        for node, text in _outputs(seen, rest).items()
+    ]
 
 
 def _outputs(seen: Evidence, raw: bytes) -> dict[str, bytes]:

@@ -27,13 +27,17 @@ LEAST_OF_MEDIAN = 0.5  # of the source pool's clients, where the slowest of them
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientIo:
-    """One node's direct I/O, bytes a second (None: the output does not say). `complete`: fio came to its end."""
+    """One node's direct I/O, bytes a second (None: the output does not say).
+
+    `complete`: fio came to its end, on the shared file system; `doubt` says why it is not shown to have been there.
+    """
 
     node: str
     write_bytes_s: float | None
     read_bytes_s: float | None
     errors: int
     complete: bool
+    doubt: str = ""
 
 
 def judge_reports(devices: Sequence[Mapping[str, Any]], nodes: Sequence[str], fabric: Fabric | None) -> Verdict:
@@ -177,6 +181,9 @@ def _inspect(node: str, report: Mapping[str, Any], fabric: Fabric) -> tuple[list
 
 def _storage_unusable(clients: Sequence[ClientIo], nodes: Sequence[str], fabric: Fabric | None) -> str:
     lost = sorted(set(nodes) - {c.node for c in clients if c.complete})
+    if doubts := {c.node: c.doubt for c in clients if c.doubt and c.node in nodes}:
+        shown = and_more([f"{node}: {why}" for node, why in sorted(doubts.items())], 2)
+        return f"not shown to be the shared file system that was measured ({shown})"
     if lost or not nodes:
         return f"no complete fio output from {and_more(lost, 5) or 'any node'}"
     if failed := [c for c in clients if c.errors]:

@@ -50,6 +50,36 @@ def judge_path(sights: Mapping[str, Sequence[LnetSight]], moved: Mapping[str, fl
     )
 
 
+def elsewhere(sights: Sequence[LnetSight], directories: Sequence[str], moved: float | None) -> str:
+    """Why what fio wrote is not shown to have been on Lustre, or "".
+
+    Shown it is by the kernel's own word on the directory's mount, or by LNet's counters, if they carry the bytes.
+
+    Args:
+        sights: what the node's payload saw before and after.
+        directories: where fio says that its jobs worked; empty where it does not say.
+        moved: bytes that fio says it read and wrote.
+
+    """
+    before, after = ([s for s in sights if s.when == when] for when in ("before", "after"))
+    if len(before) != 1 or len(after) != 1:
+        return "which file system it is on was not read before and after"
+    mount = after[0].mount
+    if mount is None or before[0].mount is None:
+        found = count(before[0].nets, after[0].nets)
+        carried = sum(n for counters in (found.moved or {}).values() for n in counters.values())
+        if moved and not found.wrong and carried >= SHARE * moved / BULK:
+            return ""
+        return "which file system it is on is not shown, neither by a mount nor by LNet's counters"
+    if mount != before[0].mount:
+        return "another file system was mounted there meanwhile"
+    asked = mount.get("directory", "").rstrip("/")
+    if beside := [d for d in directories if d.rstrip("/") != asked and not d.startswith(f"{asked}/")]:
+        return f"fio worked in {and_more(beside, 3)}, and the mount that was looked at is of {asked or 'nothing'}"
+    kind = mount.get("type", "")
+    return "" if kind == "lustre" else f"{asked} is on {kind or 'an unknown file system'}, which is not Lustre"
+
+
 def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, str]:
     before = [s for s in sights if s.when == "before"]
     after = [s for s in sights if s.when == "after"]

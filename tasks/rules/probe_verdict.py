@@ -182,7 +182,7 @@ def answer_storage(
     lnet: Mapping[str, Sequence[LnetSight]] | None = None,
 ) -> ProbeAnswer:
     """Direct I/O of every node, and (where `lnet` is given) the network that carried it."""
-    clients = [client_of(node, reading) for node, reading in readings.items()]
+    clients = [client_of(node, reading, (lnet or {}).get(node, ())) for node, reading in readings.items()]
     verdict = hardware.judge_storage(clients, setting.nodes, setting.fabric, baseline)
     moved = {node: _moved_bytes(readings.get(node)) for node in setting.nodes}
     record = {"clients": [_client_record(c) for c in clients]}
@@ -197,10 +197,11 @@ def _moved_bytes(reading: Reading | None) -> float | None:
     return sum(n for n in both if n is not None) if any(both) else None
 
 
-def client_of(node: str, reading: Reading) -> ClientIo:
+def client_of(node: str, reading: Reading, sights: Sequence[LnetSight]) -> ClientIo:
     """One node's fio output; a figure that it lacks stays None.
 
-    Cached, impossible or short ones make it incomplete, and so does a local disk.
+    Cached, impossible or short ones make it incomplete, and so does a local disk, and a directory that neither its
+    mount nor LNet's counters (`sights`) show to be on Lustre.
     """
     tool = reading.tool if reading.tool is not None and reading.tool.tool == "fio" else None
     figures = tool.figures if tool else {}
@@ -210,13 +211,15 @@ def client_of(node: str, reading: Reading) -> ClientIo:
     )
     # A shared file system has no block device on its clients; where fio shows one, the mount is not there.
     trusted = trusted and not figures.get("local_disks") and bad_end(reading) is None
+    doubt = lustre_path.elsewhere(sights, figures.get("directories") or (), _moved_bytes(reading)) if trusted else ""
     listed = figures.get("errors") or ()
     return ClientIo(
         node=node,
         write_bytes_s=_number(figures.get("write_bytes_s")),
         read_bytes_s=_number(figures.get("read_bytes_s")),
         errors=max(len(listed), int(tool is not None and tool.healthy is False)),
-        complete=trusted,
+        complete=trusted and not doubt,
+        doubt=doubt,
     )
 
 
@@ -229,6 +232,7 @@ def clients_of(record: Mapping[str, Any]) -> list[ClientIo]:
             read_bytes_s=_number(raw.get("read_bytes_s")),
             errors=int(_number(raw.get("errors")) or 0),
             complete=raw.get("complete") is True,
+            doubt=str(raw.get("doubt") or ""),
         )
         for raw in record.get("clients") or ()
         if isinstance(raw, Mapping)
@@ -335,6 +339,7 @@ def _client_record(client: ClientIo) -> dict[str, Any]:
         "read_bytes_s": client.read_bytes_s,
         "errors": client.errors,
         "complete": client.complete,
+        **({"doubt": client.doubt} if client.doubt else {}),
     }
 
 

@@ -11,6 +11,7 @@ from infra.model.cluster import Node
 from infra.model.verdict import Outcome
 from infra.probes.readers.detect import read
 from infra.probes.readers.lines import from_text
+from infra.probes.readers.lnet import LnetSight
 from tasks.judge import judge as judge_output
 from tasks.rules.hardware import (
     MACHINE_LABEL,
@@ -276,8 +277,15 @@ def fio(*jobs, options=None, before="", **changes):
     return before + json.dumps({"fio version": "fio-3.36", "global options": {"direct": "1"}, "jobs": list(shown)})
 
 
-def client_from(text):
-    return client_of("a", read(io.BytesIO(text.encode())))
+def sights(kind="lustre", directory="/data", **changes):
+    """What the storage payload says of fio's directory before and after."""
+    mount = {"directory": directory, "at": directory, "type": kind} if kind else None
+    before = LnetSight(when="before", node="a", nets=None, connections=(), mount=mount)
+    return [before, replace(before, when="after", **changes)]
+
+
+def client_from(text, seen=None):
+    return client_of("a", read(io.BytesIO(text.encode())), sights() if seen is None else seen)
 
 
 def test_fio_that_agrees_with_itself_is_a_client():
@@ -324,6 +332,45 @@ NOT_THE_FILE_SYSTEM = {
 @pytest.mark.parametrize("name", NOT_THE_FILE_SYSTEM)
 def test_fio_that_did_not_measure_the_shared_file_system_is_no_client(name):
     assert not client_from(NOT_THE_FILE_SYSTEM[name]).complete
+
+
+def in_directory(name, text=None):
+    return (text or fio()).replace('"direct": "1"', f'"direct": "1", "directory": "{name}"')
+
+
+ELSEWHERE = {
+    "memory": (fio(), sights("tmpfs"), "is on tmpfs"),
+    "the container's own layers": (fio(), sights("overlay"), "is on overlay"),
+    "another file server": (fio(), sights("nfs4"), "is on nfs4"),
+    "a file system of no name": (fio(), sights(""), "not shown, neither"),
+    "another directory than was looked at": (in_directory("/tmp/x"), sights(), "fio worked in /tmp/x"),
+    "one that begins alike": (in_directory("/data2"), sights(), "fio worked in /data2"),
+    "a file elsewhere": (with_option("filename", "/scratch/file"), sights(), "fio worked in /scratch"),
+    "one of several elsewhere": (in_directory("/data:/tmp"), sights(), "fio worked in /tmp"),
+    "mounted anew": (fio(), sights(mount={"directory": "/data", "at": "/", "type": "lustre"}), "meanwhile"),
+    "looked at once": (fio(), sights()[:1], "before and after"),
+    "not looked at": (fio(), [], "before and after"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_fio_that_is_not_shown_to_have_been_on_lustre_proves_no_storage(name):
+    text, seen, why = ELSEWHERE[name]
+    client = client_from(text, seen)
+    assert not client.complete
+    assert why in client.doubt
+    verdict = judge_storage([client], ["a"], P5EN, [replace(client, complete=True, doubt="")])
+    assert verdict.outcome is Outcome.UNMEASURED
+    assert why in verdict.reason
+
+
+def test_lnets_counters_show_lustre_where_no_mount_is_seen_and_only_if_they_carry_the_bytes():
+    seen = sights("")
+    enough, few = ([replace(seen[0], nets={"tcp": {"send": 5}}), replace(seen[1], nets={"tcp": {"send": n}})]
+                   for n in (900_000, 900))  # fmt: skip
+    assert client_from(fio(), enough).complete
+    assert not client_from(fio(), few).complete
+    assert client_from(in_directory("/data/pod-1")).complete
 
 
 def test_a_full_file_system_is_an_error():

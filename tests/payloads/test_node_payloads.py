@@ -126,6 +126,27 @@ def test_lnets_counters_and_the_servers_connections_are_read_around_the_program(
     assert judge_path({"node-a": sights}, {"node-a": 600 * 2.0**20}).outcome is Outcome.PASS
 
 
+MOUNTS = """21 1 0:19 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a
+30 21 0:41 / {0} rw,nosuid shared:9 master:4 - {1} 10.0.0.9@tcp:/fsx rw,flock
+31 21 0:42 / {0}-beside rw - ext4 /dev/sda1 rw
+"""
+
+
+def test_the_file_system_of_the_programs_directory_is_the_kernels_word_not_the_mounts_name(tmp_path):
+    place = tmp_path / "data"
+    (place / "pod").mkdir(parents=True)
+    table = tmp_path / "proc/self/mountinfo"
+    table.parent.mkdir(parents=True)
+    for kind in ("lustre", "nfs4"):
+        table.write_text(MOUNTS.format(place, kind))
+        done = storage(["echo", f"--directory={place}/pod"], tmp_path, root=tmp_path)
+        before, after = split_lnet(done.stdout)[0]
+        assert before.mount == after.mount == {"directory": f"{place}/pod", "at": str(place), "type": kind}
+    for line in (["echo", f"--directory={tmp_path}/missing"], ["echo"]):
+        assert [s.mount for s in split_lnet(storage(line, tmp_path, root=tmp_path).stdout)[0]] == [None, None]
+    assert {s.mount["type"] for s in split_lnet(storage(["echo", "--directory=/proc"], tmp_path).stdout)[0]} == {"proc"}
+
+
 def test_the_programs_exit_code_is_the_payloads_own(tmp_path):
     assert storage(["sh", "-c", "exit 7"], tmp_path).returncode == 7
     assert storage(["no-such-program"], tmp_path).returncode != 0
@@ -147,7 +168,9 @@ def test_the_catalogues_fio_line_runs_and_is_read(tmp_path):
     answer = answer_storage({"node-a": read(io.BytesIO(rest))}, NODE_A, None, {"node-a": sights})
     assert answer.verdicts[1].outcome is Outcome.UNMEASURED
     assert "not visible" in answer.verdicts[1].reason
-    client = client_of("node-a", read(io.BytesIO(rest)))
+    assert {s.mount["directory"] for s in sights} == {str(tmp_path)}  # fio's own JSON says the same of its jobs
+    assert read(io.BytesIO(rest)).tool.figures["directories"] == [str(tmp_path)]
+    client = client_of("node-a", read(io.BytesIO(rest)), sights)
     assert client.write_bytes_s > 0
     assert client.read_bytes_s > 0
     assert client.errors == 0

@@ -1,9 +1,11 @@
 #!/bin/sh
 # Runs fio with LNet's message counters read before and after: which network carried the bytes. POSIX sh and awk only.
 #
-#   {"poolshift":"lnet","when":"before","node":"a","nets":{"efa":{"send":12,"recv":13}},"connections":["10.0.1.2@efa"]}
+#   {"poolshift":"lnet","when":"before","node":"a","nets":{"efa":{"send":12,"recv":13}},"connections":["10.0.1.2@efa"],
+#    "mount":{"directory":"/mnt/poolshift","at":"/mnt/poolshift","type":"lustre"}}     (one line)
 #
 # "nets" is null where lnetctl is missing or refused; a container sees the kernel's counters only where it is let to.
+# "mount" is what the kernel says of fio's directory (--directory=); null without one.
 root="${POOLSHIFT_ROOT:-}"
 
 nets() {
@@ -30,9 +32,30 @@ connections() {
     END { printf "[%s]", text }'
 }
 
+directory=""
+for word in "$@"; do
+  case "$word" in --directory=*) directory="${word#--directory=}" ;; esac
+done
+
+# Of the mounts above the directory the deepest, and of several on one place the last, is the one that is seen.
+mounted() {
+  place=$(cd "$directory" 2>/dev/null && pwd -P) || place=""
+  [ -n "$directory" ] && [ -n "$place" ] || { printf null; return; }
+  awk -v asked="$directory" -v place="$place" '
+    function plain(text) { gsub(/[^A-Za-z0-9_.\/:@-]/, "?", text); return text }
+    $5 == "/" || $5 == place || index(place, $5 "/") == 1 {
+      for (n = 6; n < NF; n++) if ($n == "-") break
+      if (length($5) >= length(at)) { at = $5; type = $(n + 1) }
+    }
+    END {
+      if (type == "") { printf "null"; exit }
+      printf "{\"directory\":\"%s\",\"at\":\"%s\",\"type\":\"%s\"}", plain(asked), plain(at), plain(type)
+    }' "$root/proc/self/mountinfo" 2>/dev/null || printf null
+}
+
 show() {
-  printf '\n{"poolshift":"lnet","when":"%s","node":"%s","nets":%s,"connections":%s}\n' \
-    "$1" "${NODE_NAME:-$(hostname)}" "$(nets)" "$(connections)"
+  printf '\n{"poolshift":"lnet","when":"%s","node":"%s","nets":%s,"connections":%s,"mount":%s}\n' \
+    "$1" "${NODE_NAME:-$(hostname)}" "$(nets)" "$(connections)" "$(mounted)"
 }
 
 show before

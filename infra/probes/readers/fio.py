@@ -75,6 +75,8 @@ def _read_json(text: str) -> ToolReading:
     disks = [d.get("name") for each in documents for d in each.get("disk_util") or () if isinstance(d, dict)]
     if disks:
         figures["local_disks"] = [str(disk) for disk in disks]
+    if places := sorted({place for o in options if isinstance(o, dict) for place in _places(o)}):
+        figures["directories"] = places
     direct = {str(o["direct"]) for o in options if isinstance(o, dict) and "direct" in o}
     figures["direct"] = direct == {"1"} if direct else None
     figures["jobs"] = len(jobs)
@@ -96,6 +98,13 @@ def _not_storage(options: Mapping[str, Any]) -> str | None:
         return f"filename={options['filename']} is a device, no file system"
     told = next((name for name in _EMPTY if name in options and str(options[name]) not in {"0", "false"}), None)
     return f"with {told} less is moved than the figures say" if told else None
+
+
+def _places(options: Mapping[str, Any]) -> list[str]:
+    """The directories that a job is told to work in; it may be told several, with colons between."""
+    found = [place for place in str(options.get("directory", "")).split(":") if place]
+    files = [file for file in str(options.get("filename", "")).split(":") if file.startswith("/")]
+    return found + [file.rpartition("/")[0] or "/" for file in files]
 
 
 def _is_jobs(jobs: object) -> bool:

@@ -17,13 +17,15 @@ class LnetSight:
 
     They are as the line has them: whether they are numbers, and comparable, is for the rule to say.
 
-    `connections` are the NIDs of the object servers, by which the client talks to them now.
+    `connections` are the NIDs of the object servers, by which the client talks to them now. `mount` is what the kernel
+    says of the directory that was written to: `directory`, the place `at` which its file system hangs, and its `type`.
     """
 
     when: str
     node: str
     nets: Mapping[str, Any] | None
     connections: tuple[str, ...]
+    mount: Mapping[str, str] | None = None
 
 
 def split_lnet(output: bytes) -> tuple[tuple[LnetSight, ...], bytes]:
@@ -44,4 +46,5 @@ def _sight(line: bytes) -> LnetSight:
         node=str(raw.get("node", "")),
         nets=nets if isinstance(nets, dict) else None,
         connections=tuple(str(c) for c in connections) if isinstance(connections, list) else (),
+        mount={str(k): str(v) for k, v in mount.items()} if isinstance(mount := raw.get("mount"), dict) else None,
     )

@@ -170,4 +170,5 @@ def _fio_job(line: Sequence[str]) -> FioArgs:
         depth=int(read.option(line, "--iodepth", "1")),
         runtime=seconds("--runtime"),
         ramp=seconds("--ramp_time"),
+        directory=read.option(line, "--directory", ""),
     )

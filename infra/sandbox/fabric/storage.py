@@ -50,6 +50,7 @@ class FioArgs:
     depth: int = 1
     runtime: float = 0.0
     ramp: float = 0.0
+    directory: str = ""
 
 
 def client_gb_s(host: Host, system: FileSystem, args: FioArgs, *, clients: int) -> float:
@@ -67,7 +68,10 @@ def client_gb_s(host: Host, system: FileSystem, args: FioArgs, *, clients: int) 
 def fio(
     host: Host, system: FileSystem, jobs: Sequence[FioArgs], *, clients: int, start_unix: float, seed: str
 ) -> Transcript:
-    """One fio run with `--output-format=json`: its jobs one after another, as `--stonewall` has them."""
+    """The storage payload: LNet's line before and after one fio run with `--output-format=json`.
+
+    Its jobs run one after another, as `--stonewall` has them. The counters are not visible in the container.
+    """
     rng = random.Random(seed)
     at, entries = 1.0, []
     for args in jobs:
@@ -83,8 +87,26 @@ def fio(
         "jobs": entries,
     }
     tape = Tape()
+    place = next((job.directory for job in jobs if job.directory), "")
+    if place:
+        tape.say(0.5, "", _lnet("before", host, place))
     tape.say(at, *json.dumps(document, indent=2).split("\n"))
+    if place:
+        tape.say(at + 0.2, "", _lnet("after", host, place))
     return tape.finish(at + 0.5)
+
+
+def _lnet(when: str, host: Host, place: str) -> str:
+    mount = {"directory": place, "at": place, "type": "lustre"}
+    seen: dict[str, object] = {
+        "poolshift": "lnet",
+        "when": when,
+        "node": host.node,
+        "nets": None,
+        "connections": [],
+        "mount": mount,
+    }
+    return json.dumps(seen, separators=(",", ":"))
 
 
 def _job(args: FioArgs, rate: float, moved: int, seconds: float) -> dict[str, object]:
