@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from infra.errors import PoolshiftError, Unreachable
+from infra.ports import free_port
 from tasks.home import home
 from tasks.progress import say
 
@@ -248,10 +248,3 @@ def post(url: str, path: str, body: object, *, tries: int = 6) -> object:
                 raise Unreachable(f"Prefect API {url}", f"no answer to POST {path}: {cause}") from cause
         time.sleep(0.5 * 2**attempt)
     raise AssertionError("unreachable: the loop returns or raises")
-
-
-def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,6 @@ import importlib
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -18,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from infra.errors import BadSpec, PoolshiftError
+from infra.errors import BadSpec
+from infra.ports import refuse_busy
 from infra.sandbox import kubeconfig as kubeconfigs
 from infra.sandbox import scenario as scenarios
 from infra.sandbox.access import Access, Api
@@ -170,21 +170,6 @@ def signalled(*numbers: signal.Signals) -> Callable[[float], bool]:
     for number in numbers:
         signal.signal(number, lambda *_: os.write(wake, b"."))
     return lambda seconds: bool(select.select([woken], [], [], seconds)[0])
-
-
-def refuse_busy(port: int) -> None:
-    """Raise if somebody listens on the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise PoolshiftError(
-                f"port {port} on 127.0.0.1",
-                f"cannot be used: {error.strerror}",
-                expected="a free port",
-                remedy=f"choose another with --port, or leave it out; `ss -ltnp 'sport = :{port}'` shows who has it",
-            ) from error
 
 
 def _assemble(sandbox: Sandbox, port: int, path: Path | None) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from infra.model.record import SIMULATED
+from infra.ports import free_port
 from infra.sandbox.access import Answer, Api
-from infra.sandbox.real.plane import free_port
 
 POOL = "karpenter"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"

@@ -19,6 +19,7 @@ from infra.errors import Forbidden, PoolshiftError
 from infra.kube import api, records
 from infra.kube.refusals import translate
 from infra.model.spec import Cluster, MigrationSpec
+from infra.ports import free_port
 from infra.sandbox import run as sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "infra" / "examples"
@@ -157,7 +158,7 @@ def test_a_cluster_that_does_not_answer_is_named_with_the_command_to_check_it(
     capsys: pytest.CaptureFixture[str], kubeconfig: Path, tmp_path: Path
 ) -> None:
     raw = yaml.safe_load(kubeconfig.read_text())
-    raw["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{orchestrator.free_port()}"
+    raw["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free_port()}"
     away = tmp_path / "away"
     away.write_text(yaml.safe_dump(raw))
 
@@ -315,7 +316,7 @@ def test_a_prefect_server_that_cannot_start_is_an_error_with_its_last_words(
 def test_a_prefect_api_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spec: Any, kubeconfig: Path
 ) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{orchestrator.free_port()}/api")
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
 
     code, text = poolshift(capsys, "migrate", spec(), "--kubeconfig", str(kubeconfig))
     assert code == 1

@@ -4,7 +4,6 @@ import importlib.util
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from infra.fabrics import fabric_of
 from infra.model.spec import Validation
 from infra.model.verdict import Outcome
+from infra.ports import free_port
 from infra.probes import catalogue
 from infra.probes.manifests import SCRIPT_OF
 from infra.probes.readers.detect import read
@@ -26,12 +26,6 @@ torch = pytest.importorskip("torch", reason="the payloads extra is not installed
 
 PAYLOADS = Path(__file__).parents[2] / "infra" / "probes" / "payloads"
 SIZES = (1 << 20, 4 << 20)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run(script, *args, nodes=2, root="/"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import Unreachable
+from infra.errors import PoolshiftError, Unreachable
 from infra.kube import api
 from infra.model.spec import Cluster
 from infra.sandbox import real
@@ -43,7 +43,7 @@ def test_a_busy_port_is_named_before_anything_starts(tmp_path: Path, monkeypatch
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(real.ControlPlaneFailed, match=f"port {port} on 127.0.0.1: cannot be used") as caught:
+        with pytest.raises(PoolshiftError, match=f"port {port} on 127.0.0.1: cannot be used") as caught:
             real.start(port=port)
     assert f"ss -ltnp 'sport = :{port}'" in caught.value.remedy
 

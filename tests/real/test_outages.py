@@ -12,7 +12,7 @@ import pytest
 from infra.errors import Forbidden, Unreachable
 from infra.kube.api import Kube, connect
 from infra.model.spec import Cluster
-from infra.sandbox.real.plane import free_port
+from infra.ports import free_port
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

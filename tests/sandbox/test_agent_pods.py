@@ -181,12 +181,12 @@ def test_a_new_agent_takes_over_running_pods_without_restarting_them(clusters):
 
 
 def test_the_agent_waits_for_a_server_that_is_away():
+    from infra.ports import free_port
     from infra.sandbox.access import Access, Api
     from infra.sandbox.agent import Agent
     from infra.sandbox.clock import SandboxClock
     from infra.sandbox.control_plane import run_in_thread
     from infra.sandbox.nodes import add_node
-    from infra.sandbox.real.plane import free_port
     from infra.sandbox.run import LoopThread
 
     clock, port = SandboxClock(300.0), free_port()

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import ssl
 import tempfile
 import time
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from infra.errors import PoolshiftError
+from infra.ports import free_port, refuse_busy
 from infra.sandbox.real import certificates
 from infra.sandbox.real.binaries import Binaries, find
 from infra.sandbox.real.children import Children
@@ -248,28 +248,6 @@ def kubeconfig(url: str, ca: str, token: str) -> dict[str, Any]:
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "current-context": name,
     }
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now. Another process can still take it first: start then says so."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def refuse_busy(port: int) -> None:
-    """Raise ControlPlaneFailed if `port` is taken on loopback."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ControlPlaneFailed(
-                f"port {port} on 127.0.0.1",
-                f"cannot be used: {error.strerror}",
-                expected="a free port",
-                remedy=f"`ss -ltnp 'sport = :{port}'` shows who has it; choose another or none",
-            ) from error
 
 
 def _write_tokens(path: Path, tokens: dict[str, str]) -> None:
