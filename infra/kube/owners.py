@@ -18,7 +18,7 @@ def workload(raw: Wire, shared: Shared | None = None) -> Workload:
     shared = shared or Shared()
     meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
     kind, api_version = str(raw.get("kind", "")), str(raw.get("apiVersion", ""))
-    left, ignores = _restarts(kind, spec, status)
+    left, ignores = _restarts(api_version, kind, spec, status)
     return Workload(
         kind=kind,
         api_version=api_version,
@@ -90,8 +90,10 @@ def _suspended(api_version: str, kind: str, raw: Wire) -> bool | None:
     return None if row is None else row.is_stopped(raw)
 
 
-def _restarts(kind: str, spec: Wire, status: Wire) -> tuple[int | None, bool]:
+def _restarts(api_version: str, kind: str, spec: Wire, status: Wire) -> tuple[int | None, bool]:
     """(restarts left, an eviction does not spend one)."""
+    if api_version.startswith("batch.volcano.sh/"):
+        return max(0, _int(spec.get("maxRetry"), 0) - _int(status.get("retryCount"), 0)), False
     if kind == "Job":
         rules = (spec.get("podFailurePolicy") or {}).get("rules") or ()
         ignores = any(

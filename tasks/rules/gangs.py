@@ -159,9 +159,19 @@ def judge_gang(
                 "make the target larger, or free it",
             )
         )
+    left = gang.root.restarts_left
+    if gang.switch_kind.means is Means.COMMAND and left is not None and left < 2:
+        found.append(
+            _finding(
+                gang,
+                Level.BLOCK,
+                "no-restarts-left",
+                f"has {plural(left, 'retry')} left: Volcano counts its resumption as one, and fails it at the last",
+                "give it mode wait or leave in its rule: nobody may raise maxRetry of a job that exists",
+            )
+        )
     if gang.switch_kind.means is not Means.SUSPEND:
         return found
-    left = gang.root.restarts_left
     if left == 0 and not gang.root.ignores_disruption:
         found.append(
             _finding(

@@ -37,12 +37,12 @@ def test_a_volcano_job_is_aborted_and_resumed_by_commands(kube, pools, operate, 
     for row in (VCJOB, COMMAND):
         pools.definition(row)
     tasks = [{"name": "worker", "replicas": 2}]
-    root = create(kube, VCJOB, "llm", {"minAvailable": 2, "tasks": tasks})
+    root = create(kube, VCJOB, "llm", {"minAvailable": 2, "maxRetry": 3, "tasks": tasks})
     path, commands = VCJOB.path("default", "llm"), COMMAND.path("default")
     seen = []
 
-    def phase(kube, now):
-        body = {"status": {"state": {"phase": now}}}
+    def phase(kube, now, **status):
+        body = {"status": {"state": {"phase": now}, **status}}
         kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
     def volcano(kube):
@@ -52,7 +52,10 @@ def test_a_volcano_job_is_aborted_and_resumed_by_commands(kube, pools, operate, 
             assert command["target"]["uid"] == root["metadata"]["uid"]
             seen.append(command["action"])
             kube.delete(f"{commands}/{command['metadata']['name']}")
-            phase(kube, {"AbortJob": "Aborting", "ResumeJob": "Pending"}[command["action"]])
+            if command["action"] == "ResumeJob":
+                phase(kube, "Pending", retryCount=1)  # a resumption is a retry to it
+            else:
+                phase(kube, "Aborting")
             return
         pods = {p["metadata"]["name"]: p for p in kube.list(PODS)}
         match state.get("phase", "Pending"):

@@ -78,6 +78,17 @@ class TestFinding:
         (gang,) = find_gangs(snapshot, Drain(), ["old-0"])
         assert gang.kind.means is Means.COMMAND
 
+    @pytest.mark.parametrize(
+        ("spec", "retries", "codes"),
+        [({"maxRetry": 3}, 1, []), ({"maxRetry": 3}, 2, ["no-restarts-left"]), ({}, 0, ["no-restarts-left"])],
+    )
+    def test_a_volcano_job_that_its_resumption_would_fail_is_not_stopped(self, spec, retries, codes):
+        job = obj("Job", "v", "batch.volcano.sh/v1alpha1", tasks=[{"replicas": 1}], **spec)
+        job["status"] = {"retryCount": retries}
+        snapshot = of_objects([job, rank("v-0", ref("Job", "v", "batch.volcano.sh/v1alpha1"))])
+        (gang,) = find_gangs(snapshot, Drain(), ["old-0"])
+        assert [f.code for f in judge_gang(gang, snapshot, None) if f.level == "block"] == codes
+
     def test_kueue_owns_the_switch_of_the_job_it_admits(self):
         job = obj("Job", "llm", "batch/v1", labels={"kueue.x-k8s.io/queue-name": "q"}, completionMode="Indexed")
         workload = obj("Workload", "job-llm-1", "kueue.x-k8s.io/v1beta1", ref("Job", "llm", "batch/v1"))
