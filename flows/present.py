@@ -99,8 +99,8 @@ def written(path: Path, *, as_json: bool) -> None:
     console.say(f"report: {path}")
 
 
-def verified(found: Checked, *, as_json: bool) -> None:
-    """Is the ledger what was written, and if not, from where on."""
+def lines(found: Checked | BlockersResult, *, as_json: bool) -> None:
+    """An answer in its own lines: is the ledger what was written, or what would a drain meet."""
     if as_json:
         console.show_json(found.to_json())
         return
@@ -158,14 +158,6 @@ def audit(found: Audit, *, as_json: bool) -> None:
         return
     console.out().print(found.wording(), markup=False)
     console.show_findings(found.findings)
-
-
-def blockers(found: BlockersResult, *, as_json: bool) -> None:
-    """What a drain would meet."""
-    if as_json:
-        console.show_json(found.to_json())
-        return
-    console.out().print("\n".join(found.lines()), markup=False)
 
 
 def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:

@@ -56,7 +56,7 @@ def blockers(
     from tasks import blockers as blocking
 
     found = blocking.blockers(dump.parse(standard_input().read(), "-") if file == "-" else Path(file), node)
-    present.blockers(found, as_json=as_json)
+    present.lines(found, as_json=as_json)
     return int(found.exit_code)
 
 

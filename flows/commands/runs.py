@@ -115,7 +115,7 @@ def report(
         from tasks import verifying
 
         checked = verifying.verify(cluster, name)
-        present.verified(checked, as_json=as_json)
+        present.lines(checked, as_json=as_json)
         return checked.exit_code
     if name is None:
         raise BadSpec("report", "names no run", expected="poolshift report NAME", remedy="poolshift status")

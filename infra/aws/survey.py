@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from infra.aws import network, read
-from infra.errors import BadSpec, CloudError, Conflict, Forbidden, NoCapacity, NotFound, Unreachable
+from infra.errors import BadSpec, CloudError, Forbidden, NotFound, Unreachable
 from infra.model.spec import EksTarget
-from infra.model.survey import Addon, Lustre, Machine, Part, Quota, Reservation, SecurityGroup, Subnet, Survey
+from infra.model.survey import (
+    Addon,
+    Lustre,
+    Machine,
+    Part,
+    PartReader,
+    Quota,
+    Reservation,
+    SecurityGroup,
+    Subnet,
+    Survey,
+)
 
 if TYPE_CHECKING:
     from infra.aws.pools import EksPools
-
-T = TypeVar("T")
 
 # vCPU quotas of Running On-Demand instances by the letter that the type's name begins with.
 _QUOTAS = {"p": "L-417A185B", "g": "L-DB2E81BA", "vt": "L-DB2E81BA"}
@@ -27,8 +36,7 @@ def survey(pools: EksPools, source: Any, target: Any, run: str) -> Survey:
     before = pools.find(source) if ours else None
     if not isinstance(target, EksTarget):
         return Survey(kind="eks", cluster=cluster, source=before, source_read=ours)
-    unread: dict[Part, str] = {}
-    reader = _Reader(pools, target, unread)
+    reader = _Reader(pools, target)
     machine, known = reader.machine()
     reservation, reserved = reader.reservation()
     groups = [cluster.security_group, *target.security_groups]
@@ -53,25 +61,18 @@ def survey(pools: EksPools, source: Any, target: Any, run: str) -> Survey:
         layout_problem=layout_problem(machine),
         source_role=role,
         role_shared_with=shared,
-        unread=unread,
+        unread=reader.unread,
     )
 
 
-class _Reader:
-    """The reads for one target. Failures go to `unread`, under the part's name."""
+class _Reader(PartReader):
+    """The reads for one target."""
 
-    def __init__(self, pools: EksPools, target: EksTarget, unread: dict[Part, str]) -> None:
+    def __init__(self, pools: EksPools, target: EksTarget) -> None:
+        super().__init__()
         self.pools = pools
         self.aws = pools.aws
         self.target = target
-        self.unread = unread
-
-    def part(self, part: Part, read_it: Callable[[], T]) -> T | None:
-        try:
-            return read_it()
-        except (Forbidden, NotFound, CloudError, Conflict, NoCapacity, Unreachable) as error:
-            self.unread[part] = error.wording()
-            return None
 
     def machine(self) -> tuple[Machine | None, bool | None]:
         """The type and whether EC2 knows it; (None, None) where that could not be asked."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from infra.errors import CloudError, Conflict, Forbidden, NoCapacity, NotFound, Unreachable
+from infra.errors import CloudError, Forbidden, NotFound, Unreachable
 from infra.gcp import read
 from infra.gcp.api import COMPUTE, LUSTRE
 from infra.model.spec import GkeTarget
-from infra.model.survey import ClusterFacts, Lustre, Machine, Part, Quota, Ranges, RdmaNetwork, Reservation, Survey
+from infra.model.survey import (
+    ClusterFacts,
+    Lustre,
+    Machine,
+    Part,
+    PartReader,
+    Quota,
+    Ranges,
+    RdmaNetwork,
+    Reservation,
+    Survey,
+)
 
 if TYPE_CHECKING:
     from infra.gcp.pools import GkePools
-
-T = TypeVar("T")
 
 # Compute Engine's regional quota metrics. Types that are only sold by reservation have none; it is then unread.
 _METRICS = {
@@ -33,8 +41,7 @@ def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
     before = pools.find(source) if ours else None
     if not isinstance(target, GkeTarget):
         return Survey(kind="gke", cluster=cluster, source=before, source_read=ours)
-    unread: dict[Part, str] = {}
-    reader = _Reader(pools, target, unread)
+    reader = _Reader(pools, target)
     machine = read.machine(target.machine_type)
     reservation, known = reader.reservation()
     named = target.rdma_network_profile == "networks"
@@ -53,25 +60,18 @@ def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
         networks=reader.part(Part.NETWORK, reader.networks) if named else None,
         ranges=reader.part(Part.ADDRESSES, lambda: reader.ranges(cluster)),
         lustre=reader.part(Part.LUSTRE, reader.lustre) if target.lustre else None,
-        unread=unread,
+        unread=reader.unread,
     )
 
 
-class _Reader:
-    """The reads for one target. Failures go to `unread`, under the part's name."""
+class _Reader(PartReader):
+    """The reads for one target."""
 
-    def __init__(self, pools: GkePools, target: GkeTarget, unread: dict[Part, str]) -> None:
+    def __init__(self, pools: GkePools, target: GkeTarget) -> None:
+        super().__init__()
         self.pools = pools
         self.gcp = pools.gcp
         self.target = target
-        self.unread = unread
-
-    def part(self, part: Part, read_it: Callable[[], T]) -> T | None:
-        try:
-            return read_it()
-        except (Forbidden, NotFound, CloudError, Conflict, NoCapacity, Unreachable) as error:
-            self.unread[part] = error.wording()
-            return None
 
     def busy(self) -> str:
         try:

@@ -6,16 +6,19 @@ reason. A rule that needs an unread part reports it; nothing is passed because i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from infra.errors import CloudError, Conflict, Forbidden, NoCapacity, NotFound, Unreachable
 from infra.model.cluster import EMPTY
 
 if TYPE_CHECKING:
     from infra.model.pools import Pool
+
+T = TypeVar("T")
 
 
 class Part(StrEnum):
@@ -32,6 +35,21 @@ class Part(StrEnum):
     NETWORK = "RDMA networks"
     ADDRESSES = "free addresses"
     ADDONS = "add-ons"
+
+
+@dataclass(kw_only=True)
+class PartReader:
+    """Reads a survey part by part. What cannot be read goes to `unread`, under the part's name, with the reason."""
+
+    unread: dict[Part, str] = field(default_factory=dict)
+
+    def part(self, part: Part, read_it: Callable[[], T]) -> T | None:
+        """What `read_it` reads, or None."""
+        try:
+            return read_it()
+        except (Forbidden, NotFound, CloudError, Conflict, NoCapacity, Unreachable) as error:
+            self.unread[part] = error.wording()
+            return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
