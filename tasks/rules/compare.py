@@ -16,6 +16,7 @@ from statistics import fmean, median
 
 from infra.model.measurement import Steps
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.copied import copied
 from tasks.rules.wording import plural
 
 CHECK = "step-time"
@@ -94,17 +95,27 @@ def judge(source: Steps | None, target: Steps | None, *, limit: float, confidenc
     bound = f"at most {limit:g}"
     reason = "" if math.isfinite(limit) and limit > 0 else f"the limit {limit:g} is none"
     reason = reason or _unusable("source", source) or _unusable("target", target)
+    findings: tuple[Finding, ...] = ()
     if not reason and source is not None and target is not None:
         reason = _unlike(source, target) or _drifting("source", source) or _drifting("target", target)
+        if not reason and (found := copied(source.seconds, target.seconds, neighbours_alike(target.seconds))):
+            reason, findings = f"not comparable: {found}", (_copy(found),)
     if reason or source is None or target is None:
-        return Verdict(check=CHECK, outcome=Outcome.UNMEASURED, limit=bound, statistic=statistic, reason=reason)
-    found = ratio(source.seconds, target.seconds, confidence)
+        return Verdict(
+            check=CHECK,
+            outcome=Outcome.UNMEASURED,
+            limit=bound,
+            statistic=statistic,
+            reason=reason,
+            findings=findings,
+        )
+    result = ratio(source.seconds, target.seconds, confidence)
     left, right = summarise(source.seconds), summarise(target.seconds)
-    outcome, why = _decide(found, limit)
+    outcome, why = _decide(result, limit)
     return Verdict(
         check=CHECK,
         outcome=outcome,
-        observed=f"{found.medians:.3f} [{found.low:.3f}, {found.high:.3f}]: median {left.median:.2f} s -> "
+        observed=f"{result.medians:.3f} [{result.low:.3f}, {result.high:.3f}]: median {left.median:.2f} s -> "
         f"{right.median:.2f} s, mean {left.mean:.2f} -> {right.mean:.2f}, p95 {left.p95:.2f} -> {right.p95:.2f}, "
         f"stalls {left.stalls} -> {right.stalls}",
         limit=bound,
@@ -180,6 +191,17 @@ def _unlike(source: Steps, target: Steps) -> str:
     left, right = source.workload or {}, target.workload or {}
     differ = sorted(k for k in {*left, *right} if left.get(k) != right.get(k))
     return f"not comparable: the two runs differ in {', '.join(differ)}" if differ else ""
+
+
+def _copy(found: str) -> Finding:
+    return Finding(
+        level=Level.WARN,
+        code="steps-copied",
+        object="training steps of both pools",
+        observed=found,
+        expected="two runs, each with a jitter of its own",
+        remedy="measure both pools, each with the program itself, and keep its output as it printed it",
+    )
 
 
 def _stall_findings(source: Summary, target: Summary) -> tuple[Finding, ...]:

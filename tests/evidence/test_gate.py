@@ -57,7 +57,7 @@ def sweep():
 
 def steps(seconds):
     return Steps(
-        seconds=tuple(seconds * (1 + 0.001 * (n * 7 % 40 - 20) / 20) for n in range(40)),
+        seconds=tuple(seconds * (1 + 0.001 * (n * (7 if seconds > 10 else 11) % 41 - 20) / 20) for n in range(40)),
         warmup=5,
         announced=40,
         ranks=16,
