@@ -63,7 +63,7 @@ def migrate(run: Run) -> Done:
         before, old = swap_record.moved(run), swap_record.rest(run)
         if not old:
             run.target.release(run.spec.target)
-            return _moved_off(moving, before, None)
+            return _moved_off(moving, before, None, 0)
     run.target.release(run.spec.target)
     new = [n.name for n in planning.nodes_of(read.snapshot(run.kube, owners=False, storage=False), target_of(run))]
     if not swapping:  # there each slice has opened its own nodes, and no node that it has not proven
@@ -81,22 +81,29 @@ def migrate(run: Run) -> Done:
         on_progress=board.stand,
         steer=wishes.steer(run),
     )
-    return _moved_off(moving, before, found)
+    return _moved_off(moving, before, found, len(board.rows))
 
 
-def _moved_off(moving: Mapping[str, Any], before: Sequence[Mapping[str, Any]], last: MoveReport | None) -> Done:
-    """The step's end, the drains of a swap's slices and the last one told as one. `last` None: nothing was left."""
+def _moved_off(
+    moving: Mapping[str, Any], before: Sequence[Mapping[str, Any]], last: MoveReport | None, shown: int
+) -> Done:
+    """The step's end, the drains of a swap's slices and the last one told as one. `last` None: nothing was left.
+
+    `shown`: waves that the run has shown, those of processes before this one among them.
+    """
     told = told_as_one([*before, *([last.to_dict()] if last else [])])
     if last is not None and not last.ok:
         outcome = Outcome.UNMEASURED if last.end is End.UNKNOWN else Outcome.FAIL
         summary = f"{last.reason} ({plural(len(last.restored), 'node')} put back)"
         data = {**moving, **told, "outcome": outcome, "remedies": last.remedies}
         return Done(summary=summary, state=StepState.HELD, data=data)
+    waves, refused = len(told["waves"]), told["evictions"].get("refused", 0)
     summary = (
         f"{plural(moving['pods'], 'pod')} of {plural(len(moving['workloads']), 'workload')} moved off "
-        f"{plural(len(told['nodes']), 'node')} in {plural(len(told['waves']), 'wave')}, "
-        f"{plural(told['evictions'].get('refused', 0), 'eviction')} refused"
+        f"{plural(len(told['nodes']), 'node')} in {plural(max(waves, shown), 'wave')}"
     )
+    if waves >= shown:  # how many were refused to a process before this one, nobody knows
+        summary += f", {plural(refused, 'eviction')} refused"
     return Done(summary=summary, data={**moving, **told, "outcome": Outcome.PASS})
 
 

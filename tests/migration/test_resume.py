@@ -63,6 +63,7 @@ def test_a_proven_pool_takes_the_work_the_same_however_often_the_migration_is_ki
     assert WAITING not in ended.err
     assert seen.broken() == []
     assert not (unlike := differences(end_state(here.kube), undisturbed)), unlike
+    assert "in 3 waves" in here.record().steps[Step.MIGRATE].summary, "whoever made them"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_a_migration_killed_once_ends_as_one_never_disturbed(
     assert ended.code == 0, ended.err
     assert seen.broken() == []
     assert not (unlike := differences(end_state(here.kube), undisturbed)), unlike
+    assert "in 3 waves" in here.record().steps[Step.MIGRATE].summary, "whoever made them"
 
 
 def test_a_second_migration_of_the_same_pool_is_refused_and_told_who_holds_it(stage: Callable[..., Any]) -> None:
