@@ -36,7 +36,8 @@ _WARNINGS = re.compile(r", (?:no|\d+) warnings?")  # counted with the timed ones
 _NODE = re.compile(r"\b(ip-[\w.-]+|gke-[\w-]+)")
 # Pods of a Deployment (hash of its template, five letters) and of a Job (index, five), of the letters that are used.
 _GENERATED = re.compile(r"-([bcdf-hj-np-tv-xz2456789]{8,10}|\d+)-[bcdf-hj-np-tv-xz2456789]{5}\b")
-_BY_CHANCE = re.compile(r": # looks?(?=,)|, # evictions? refused|(?<=# wave)s\b")
+_PLURAL = re.compile(r"(?<=# )([A-Za-z-]+?)s\b")
+_OF_ONE_PROCESS = re.compile(r", # eviction refused")  # not said where another one has moved a part
 _NUMBER = re.compile(r"\d[\d.,:TZ-]*( ?(s|ms|min|h|d|days?)\b)?( (and )?\d+ ?(s|min|h)\b)?")
 
 
@@ -141,8 +142,9 @@ def _verdict(verdict: Raw) -> str:
 
 
 def _words(text: str) -> str:
-    """A sentence without its numbers, times and generated names, and without what hangs on when a process died."""
-    return _BY_CHANCE.sub("", _NUMBER.sub("#", _GENERATED.sub("-POD", _NODE.sub("NODE", text))))
+    """A sentence without its numbers, what hangs on them, times and generated names."""
+    counted = _NUMBER.sub("#", _GENERATED.sub("-POD", _NODE.sub("NODE", text)))
+    return _OF_ONE_PROCESS.sub("", _PLURAL.sub(r"\1", counted))
 
 
 def _plain(key: str, value: Any) -> Any:
