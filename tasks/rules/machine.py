@@ -21,6 +21,7 @@ from tasks.rules.device_checks import EFA_FIXED_GBPS, listed, port_rates
 from tasks.rules.wording import and_more
 
 CHECK = "machine-type"
+SEVERAL = 4  # PCI buses: two machine types have one or two of them in common by chance
 _DEVICE_BUS = re.compile(r"^(?:0x|[0-9a-fA-F]{4,8}:)?([0-9a-fA-F]{2})(?::|$)")
 _EFA_BUS = re.compile(r"^rdmap(\d+)s\d+")
 
@@ -55,26 +56,42 @@ def seen_in_log(log: NcclLog) -> Seen:
     )
 
 
+def seen_in_devices(names: Iterable[str], rates_gbps: Iterable[float] = ()) -> Seen:
+    """Of a list of one node's RDMA devices, or of libfabric's domains on them."""
+    devices = frozenset(names)
+    return Seen(
+        origin=Origin(nic_buses=_nic_buses(devices)),
+        efa=any(map(is_efa, devices)) if devices else None,
+        nics=frozenset({len(devices)} if devices else ()),
+        rates_gbps=frozenset(rates_gbps) - {EFA_FIXED_GBPS},
+    )
+
+
 def judge_machine(reading: Reading, fabric: Fabric) -> Verdict:
     """Is this output the asserted type's, and no other type's whose figures would judge it differently?"""
     seen = seen_in(reading)
-    others = [] if contradiction(seen, fabric) else lookalikes(seen, fabric)
-    told = contradiction(seen, fabric) or (
-        f"nothing here tells {fabric.machine_type} from {and_more([o.machine_type for o in others], 3)}, whose nodes "
-        f"carry {and_more(sorted({f'{o.line_rate_gb_s:g}' for o in others}), 3)} and not {fabric.line_rate_gb_s:g} GB/s"
-        if others
-        else ""
-    )
     return Verdict(
         check=CHECK,
-        outcome=Outcome.UNMEASURED if told else Outcome.PASS,
+        outcome=Outcome.UNMEASURED if (told := untold(seen, fabric)) else Outcome.PASS,
         observed=_shown(seen) or "no name of a machine or a GPU",
         limit=f"what only {fabric.machine_type} shows, among the types that carry something else",
         statistic="names, GPUs, PCI buses, driver, NICs and network, against the table",
-        reason=f"{told}; give the lines that name them: nccl-tests' list of devices, NCCL's with busId and "
-        "cudaDriverVersion"
-        if others
-        else told,
+        reason=told,
+    )
+
+
+def untold(seen: Seen, fabric: Fabric) -> str:
+    """What contradicts the type, or which others this may as well be; or ""."""
+    if said := contradiction(seen, fabric):
+        return said
+    others = lookalikes(seen, fabric)
+    if not others:
+        return ""
+    rates = and_more(sorted({f"{o.line_rate_gb_s:g}" for o in others}), 3)
+    return (
+        f"nothing here tells {fabric.machine_type} from {and_more([o.machine_type for o in others], 3)}, whose nodes "
+        f"carry {rates} and not {fabric.line_rate_gb_s:g} GB/s; give lines that name GPUs, as nccl-tests lists them, "
+        "NCCL's with busId and cudaDriverVersion, or devices by their PCI bus"
     )
 
 
@@ -112,7 +129,7 @@ def _fits(seen: Seen, other: Fabric, fabric: Fabric) -> bool:
         and all(_is_of(name, other) for name in seen.origin.named)
         and all(other.has_gpu(name) for name in seen.gpus)
         and not (seen.origin.drivers and min(seen.origin.drivers) < other.cuda_driver)
-        and not (_on_buses(seen, fabric) and _buses(seen, other) and not _on_buses(seen, other))
+        and not (_on_buses(seen, fabric) and _excluded(seen, other))
         and seen.families - {Family.SOCKET} <= accepted
         and (seen.efa is None or seen.efa is (other.kind == "efa"))
         and seen.nics <= {other.nics}
@@ -134,6 +151,12 @@ def _buses(seen: Seen, fabric: Fabric) -> list[tuple[str, frozenset[int], frozen
         ("NICs", seen.origin.nic_buses, fabric.nic_buses),
     )
     return [(what, here, frozenset(int(bus, 16) for bus in there)) for what, here, there in pairs if here and there]
+
+
+def _excluded(seen: Seen, other: Fabric) -> bool:
+    """Buses that the asserted type has exclude one that has others, and, if they are several, one that nobody read."""
+    told = len(seen.origin.gpu_buses | seen.origin.nic_buses)
+    return not _on_buses(seen, other) if _buses(seen, other) else told >= SEVERAL
 
 
 def _on_buses(seen: Seen, fabric: Fabric) -> bool:
@@ -166,7 +189,7 @@ def seen_in(reading: Reading) -> Seen:
         origin=replace(
             found.origin,
             gpu_buses=found.origin.gpu_buses | {int(m[1], 16) for d in lines if (m := _DEVICE_BUS.match(d.bus))},
-            nic_buses=found.origin.nic_buses | {int(m[1]) for d in counted if (m := _EFA_BUS.match(d))},
+            nic_buses=found.origin.nic_buses | _nic_buses(counted),
         ),
         gpus=frozenset(gpus | {d.name for d in lines if d.name}),
         efa=any(is_efa(d) for d in counted) if counted else None,
@@ -176,6 +199,10 @@ def seen_in(reading: Reading) -> Seen:
         hosts=max(found.hosts, len(per_host), hosts),
         peak=max(rates, default=0.0),
     )
+
+
+def _nic_buses(devices: Iterable[str]) -> frozenset[int]:
+    return frozenset(int(m[1]) for d in devices if (m := _EFA_BUS.match(d)))
 
 
 def _shown(seen: Seen) -> str:

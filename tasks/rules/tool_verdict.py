@@ -11,6 +11,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
 from tasks.rules.device_checks import EFA_FIXED_GBPS, RATE_SHARE
+from tasks.rules.machine import seen_in_devices, untold
 from tasks.rules.reading_verdict import Answer
 from tasks.rules.wording import and_more
 
@@ -58,7 +59,7 @@ def _verdict(reading: ToolReading, findings: tuple[Finding, ...], fabric: Fabric
     if reading.suspicious:
         return "suspicious"
     if fabric is not None and reading.complete and _covers(reading, fabric):
-        return "pass"
+        return "undetermined" if _untold(reading, fabric) else "pass"
     return "healthy" if reading.healthy else "undetermined"
 
 
@@ -140,6 +141,8 @@ def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
     elif fabric is None:
         observed = "figures without anything to compare them with"
         remedy = "Name the machine type (--machine)" if reading.kind is Kind.FABRIC else ""
+    elif _covers(reading, fabric):
+        observed, remedy = _untold(reading, fabric), "Give what names the node's GPUs, too: nvidia-smi, or nccl-tests"
     elif reading.tool == "perftest":
         observed, remedy = _unrated(reading.figures, fabric)
     elif reading.tool in _DEVICE_LISTS and not _shows_rates(reading.figures, fabric):
@@ -319,6 +322,16 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
     if reading.tool == "fi_info":
         return fabric.provider == "efa" and int(figures.get("efa_domains") or 0) == fabric.nics
     return reading.tool == "perftest" and all(_rated(run, fabric) for run in _runs(figures))
+
+
+def _untold(reading: ToolReading, fabric: Fabric) -> str:
+    """Why a node's list may be another machine type's, or ""; a NIC's measured rate is what it is."""
+    if reading.tool == "perftest":
+        return ""
+    ports = _own_ports(reading.figures, fabric)
+    domains = [str(d) for d in reading.figures.get("domains") or () if is_efa(str(d))]
+    rates = [port["rate_gbps"] for port in ports if port.get("rate_gbps") is not None]
+    return untold(seen_in_devices([str(p["device"]) for p in ports] or domains, rates), fabric)
 
 
 def _shows_rates(figures: Mapping[str, Any], fabric: Fabric) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from tool_outputs import FI_INFO, PERFTEST, fi_info, ibstat
+from tool_outputs import FI_INFO, P4D, P5EN, PERFTEST, fi_info, ibstat
 
 from infra.probes.readers.lines import from_text
 from tasks.judge import JudgeResult, judge
@@ -326,6 +326,19 @@ def test_a_domain_of_efa_that_runs_over_something_else_is_no_device(old: str, ne
 def test_a_list_of_domains_whose_beginning_is_gone_is_not_whole() -> None:
     """The rest of a larger machine's list must not count as a smaller one's."""
     text = fi_info(range(15))
-    rest = text[text.index("efa-direct\n    domain: rdmap10s0") :]
-    assert answer(fi_info(range(4)), "p4d.24xlarge").exit_code == 0
+    rest = text[text.index(f"efa-direct\n    domain: rdmap{P5EN[10]}s0") :]
+    assert answer(fi_info(range(4), P4D), "p4d.24xlarge").exit_code == 0
     assert answer("    fabric: " + rest, "p4d.24xlarge").exit_code != 0
+
+
+@pytest.mark.parametrize("machine", ["p5en.48xlarge", "p6-b300.48xlarge"])
+def test_a_list_that_is_one_types_as_well_as_anothers_passes_as_neither(machine: str) -> None:
+    """Both have 16 EFA devices, at half of each other's rate."""
+    nameless = re.sub(r"rdmap(\d+)s0", lambda m: f"efa_{P5EN.index(int(m[1]))}", FI_INFO)
+    found = answer(nameless, machine)
+    assert found.exit_code == 4
+    assert "nothing here tells" in " ".join(found.lines())
+    other = answer(FI_INFO, "p6-b300.48xlarge")
+    assert other.exit_code == 4
+    assert "where p5en.48xlarge has them" in " ".join(other.lines())
+    assert answer(ibstat(*["Active"] * 16), "p5en.48xlarge").exit_code == 0

@@ -113,7 +113,7 @@ TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
     "ibstat-two": (ibstat("Active", "Active"), {"tool": "ibstat", "device_count": 2, "healthy": True}, 4),
     "ibstat-down": (
         ibstat("Active", "Down"),
-        {"tool": "ibstat", "healthy": False, "down": ["rdmap1s0"], "cause": "port-down"},
+        {"tool": "ibstat", "healthy": False, "down": ["rdmap86s0"], "cause": "port-down"},
         3,
     ),
     "counters-rdma-statistic": (

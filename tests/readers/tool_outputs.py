@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 PERFTEST_RULE = "-" * 87
 PERFTEST = f"""{PERFTEST_RULE}
@@ -46,11 +46,15 @@ FIO_JSON = {
 }
 
 
-def fi_info(devices: Iterable[int]) -> str:
+P5EN = (85, 86, 87, 88, 110, 111, 112, 113, 135, 136, 137, 138, 160, 161, 162, 163)  # PCI buses of its NICs
+P4D = (16, 32, 144, 160)
+
+
+def fi_info(devices: Iterable[int], buses: Sequence[int] = P5EN) -> str:
     """fi_info -p efa of libfabric 2, which lists each device under two fabrics."""
     return "".join(
-        f"provider: efa\n    fabric: {fabric}\n    domain: rdmap{n}s0-rdm\n    version: 201.0\n    type: FI_EP_RDM\n"
-        "    protocol: FI_PROTO_EFA\n"
+        f"provider: efa\n    fabric: {fabric}\n    domain: rdmap{buses[n]}s0-rdm\n    version: 201.0\n"
+        "    type: FI_EP_RDM\n    protocol: FI_PROTO_EFA\n"
         for n in devices
         for fabric in ("efa", "efa-direct")
     )
@@ -65,7 +69,7 @@ PINGPONG = """bytes   #sent   #ack     total       time     MB/sec    usec/xfer 
 
 def ibstat(*states: str) -> str:
     return "".join(
-        f"CA 'rdmap{n}s0'\n\tCA type: \n\tNumber of ports: 1\n\tPort 1:\n\t\tState: {state}\n"
+        f"CA 'rdmap{P5EN[n]}s0'\n\tCA type: \n\tNumber of ports: 1\n\tPort 1:\n\t\tState: {state}\n"
         "\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tLink layer: Unknown\n"
         for n, state in enumerate(states)
     )
