@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from infra.clock import Clock
 from infra.errors import NotFound, PoolshiftError, Refused
@@ -31,6 +31,7 @@ from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, T
 from tasks.rules.sentences import sentence_of
 from tasks.rules.wording import plural
 
+STALLED = timedelta(seconds=30)  # on the run's clock, without a pod that goes, before it is told once what holds them
 TOLD = 20  # blockers told one by one before the first eviction; the report has all
 FOREVER = timedelta(days=3650)
 # A pod bound right before the cordon may be in a listing before the watch shows it: how often to go on for it, and the
@@ -104,6 +105,8 @@ class _Drain:
         self.here = Holder.here("drain")
         self.name = name_of_drain(self.here)
         self.began, self.asked = clock.now(), kube.requests
+        self.gone = 0
+        self.moved: datetime | None = self.began  # when the last pod went; None: what holds the others was told
 
     def run(self) -> DrainReport:
         with View(self.kube, nodes=self.nodes) as view:
@@ -176,8 +179,12 @@ class _Drain:
             self.say(found.wording())
         if len(told) > TOLD:
             self.say(f"and {len(told) - TOLD} more that block: --dry-run --json shows all")
-        unhealthy = {f.observed: f for f in reversed(report.warnings) if f.code == "pdb-unhealthy-pods"}
-        for found in list(unhealthy.values())[:TOLD]:
+        self._tell_held(report.warnings)
+
+    def _tell_held(self, findings: Iterable[Finding]) -> None:
+        """One line for each budget that pods hold closed which are not ready, or on no node."""
+        held = {f.observed: f for f in reversed(tuple(findings)) if f.code == "pdb-unhealthy-pods"}
+        for found in list(held.values())[:TOLD]:
             self.say(found.wording())
 
     def _picked(self, pod: Pod) -> bool:
@@ -223,29 +230,32 @@ class _Drain:
             if others:
                 self.say(f"it has left {', '.join(others)} cordoned too: poolshift drain {' '.join(others)}")
 
-    def _pass_by(self, now: Progress) -> None:
+    def _pass_by(self, now: Progress, context: Context) -> None:
         self.passing(now.wording())
+        if now.gone > self.gone or not now.waiting:
+            self.gone, self.moved = now.gone, self.clock.now()
+        elif self.moved is not None and self.clock.now() - self.moved >= STALLED:
+            self.moved = None  # until the next pod goes
+            self._tell_held(finding(pod, d) for pod, d in self._held_by_pods(context))
 
     def _explain(self, left: tuple[PodEnd, ...], context: Context) -> tuple[PodEnd, ...]:
         """Whose budget held them, and why it did not open: what is left of it now may have found no room."""
         waited = {p.pod.uid for p in left if p.end is End.FAILED and not p.pod.terminating}
         if not waited:
             return left
-        try:
-            now = read_snapshot(self.kube)
-        except PoolshiftError:
-            return left  # that they are left is known all the same
-        context = replace(context, snapshot=now)
-        why = {
-            pod.uid: d
-            for pod in now.on(self.nodes)
-            if pod.uid in waited
-            for d in self._decide(pod, context)
-            if d.code == "pdb-unhealthy-pods"
-        }
+        why = {pod.uid: d for pod, d in self._held_by_pods(context) if pod.uid in waited}
         return tuple(
             replace(p, reason=d.reason, remedy=d.remedy) if (d := why.get(p.pod.uid)) is not None else p for p in left
         )
+
+    def _held_by_pods(self, context: Context) -> list[tuple[Pod, Decision]]:
+        """Pods, and why their budget lets them not go as things stand now; none where nobody can see."""
+        try:
+            context = replace(context, snapshot=read_snapshot(self.kube))
+        except PoolshiftError:
+            return []
+        pods = [p for p in context.snapshot.on(self.nodes) if self._picked(p)]
+        return [(p, d) for p in pods for d in self._decide(p, context) if d.code == "pdb-unhealthy-pods"]
 
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
@@ -272,7 +282,7 @@ class _Drain:
                         sentence,
                         limits,
                         last=drains_last,
-                        on_progress=self._pass_by,
+                        on_progress=lambda now: self._pass_by(now, context),
                         cancelled=self.cancelled,
                     )
                     unproven = [] if options.pod_selector else verify_empty(self.kube, uids)

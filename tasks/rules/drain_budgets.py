@@ -92,7 +92,8 @@ def _unhealthy(found: Room, ctx: Context) -> tuple[str, str]:
         remedies.append("mend those pods" + ("" if policy == "AlwaysAllow" else f", or set {_POLICY}: AlwaysAllow"))
     if found.unplaced:
         homeless = found.unplaced[0]
-        reason += f"; {homeless.key} is on no node: {homeless.unschedulable or 'the scheduler has not said why'}"
+        said = homeless.unschedulable.partition(". ")[0].rstrip(".")  # what follows is of preemption
+        reason += f"; {homeless.key} is on no node: {said or 'the scheduler has not said why'}"
         remedies.append(_room_for(homeless, ctx))
     return reason, "; ".join(remedies)
 

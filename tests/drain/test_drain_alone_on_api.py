@@ -214,12 +214,14 @@ def test_a_number_that_no_request_can_carry_is_a_usage_error(given, capsys):
     assert given.partition("=")[0] in capsys.readouterr().err
 
 
-def test_a_closed_budget_is_named_with_its_numbers_and_what_keeps_its_replacement_out_when_time_is_up(kube, pools):
+def test_a_closed_budget_is_named_with_its_numbers_and_what_keeps_its_replacement_out(kube, pools, fast_clock):
     pools.cordon("old-1")
     pools.deployment("web", 2, budget={"maxUnavailable": 1})
     pools.until_ready(2)
 
-    report = drain_nodes(kube, ["old-0"], DrainOptions(timeout=timedelta(seconds=2)))
+    said = []
+    options = DrainOptions(timeout=timedelta(minutes=3))
+    report = drain_nodes(kube, ["old-0"], options, clock=fast_clock, say=said.append)
 
     # With no room anywhere the replacement stays Pending, so the budget never opens again.
     assert report.end is End.FAILED
@@ -229,6 +231,8 @@ def test_a_closed_budget_is_named_with_its_numbers_and_what_keeps_its_replacemen
     assert "is on no node: 0/3 nodes are available: 3 node(s) were unschedulable" in left.reason
     assert left.remedy.endswith("kubectl uncordon new-0 old-1")
     assert left.pod.owner.kind == "ReplicaSet"
+    (told,) = (line for line in said if "is on no node" in line)  # once, while it waits
+    assert told == f"pod {left.pod.key}: {left.reason}. {left.remedy}"
 
 
 def test_what_a_killed_drain_has_left_without_room_is_told_before_the_next_goes_on(kube, kubelet, pools):
