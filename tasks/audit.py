@@ -116,8 +116,12 @@ def of_file(path: str, pools: Sequence[str] = ()) -> Audit:
     reading = {**found.fields}
     healthy = reading.get("healthy")
     outcome = Outcome.UNMEASURED if healthy is None else Outcome.PASS if healthy else Outcome.FAIL
+    said = "its log shows neither that it registered with the kubelet nor an error" if healthy is None else ""
     component = Component(
-        name=str(reading.get("component") or "device plugin"), outcome=outcome, cause=str(reading.get("cause") or "")
+        name=str(reading.get("component") or "device plugin"),
+        outcome=outcome,
+        cause=str(reading.get("cause") or ""),
+        message=str(reading.get("error") or said),
     )
     return Audit(components=(component,), reading=reading)
 

@@ -189,6 +189,7 @@ def _prove(reading: Reading, log: NcclLog, fabric: Fabric | None, nodes: int | N
         communicators=_rounds(payload),
         one_host=len({d.host for d in devices}) == 1 and len(devices) > 1 and len(log.hosts) < 2,
         ended=end,
+        gpus=frozenset(d.name for d in devices if d.name),
     )
     return prove(log, expected, payload)
 
@@ -284,7 +285,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items())
+        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items() if v is not None)
     if isinstance(value, list):
         between = "; " if any(isinstance(v, dict | list) for v in value) else ", "
         shown = between.join(_shown(v) for v in value[:8])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.fabrics.fabric import Fabric
 from infra.model.reading import NcclLog, is_software
 from infra.model.verdict import Finding, Level
+from tasks.rules.gpudirect import gpudirect
 from tasks.rules.remedies import remedy_of
 from tasks.rules.wording import and_more, plural
 
@@ -36,6 +37,7 @@ def explain(
     single: bool,
     by_design: bool,
     evidence: str,
+    gpus: frozenset[str] = frozenset(),
 ) -> tuple[tuple[Finding, ...], str, str | None]:
     """Findings, the verdict about what is shown, and the short cause (or None)."""
     parts = [
@@ -43,7 +45,7 @@ def explain(
         _sockets(log, name, single=single, by_design=by_design, fabric=fabric),
         _mixed(log, name),
         _software(log, name),
-        _gpudirect(log, name, gdr, single=single, fabric=fabric),
+        gpudirect(log, name, gdr, single=single, fabric=fabric, gpus=gpus),
         _nics(log, name, fabric),
         _hidden(log, single=single, nodes=nodes),
         _path(log, gdr, fabric),
@@ -234,31 +236,6 @@ def _on_sockets(log: NcclLog) -> str:
     by_host = sorted({r.host for r in log.ranks if r.host and ("Socket" in r.networks or "socket" in r.channels)})
     named = by_rank or by_host
     return f"; on sockets: {and_more(named, 4)}" if named else ""
-
-
-def _gpudirect(log: NcclLog, name: str | None, gdr: str | None, *, single: bool, fabric: Fabric | None) -> _Part:
-    if single or gdr in {None, "all"} or name in {None, "socket", "libfabric-tcp", "mixed"}:
-        return [], None
-    if fabric is not None and not fabric.gdr:
-        return [], None
-    if "efa-without-rdma" in log.hints:
-        return [
-            _hint(log, "efa-without-rdma", Level.BLOCK, "Use an instance type whose EFA device supports RDMA")
-        ], "degraded"
-    observed = {
-        "none": "the network is right, but no channel uses GPUDirect RDMA",
-        "partial": "some channels use GPUDirect RDMA, others do not",
-        "receive-only": "GPUDirect RDMA serves receives, not sends (read 0)",
-    }[gdr]
-    found = Finding(
-        level=Level.BLOCK,
-        code="wrong-path" if gdr == "receive-only" else "no-gpudirect",
-        object="network",
-        observed=observed,
-        expected="/GDRDMA on every inter-node channel",
-        remedy="Load nvidia_peermem or enable DMA-BUF on every node; check driver and PCIe settings",
-    )
-    return [found], "degraded"
 
 
 def _nics(log: NcclLog, name: str | None, fabric: Fabric | None) -> _Part:

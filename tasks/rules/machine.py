@@ -56,42 +56,29 @@ def seen_in_log(log: NcclLog) -> Seen:
     )
 
 
-def seen_in_devices(names: Iterable[str], rates_gbps: Iterable[float] = ()) -> Seen:
+def seen_in_devices(names: Iterable[str]) -> Seen:
     """Of a list of one node's RDMA devices, or of libfabric's domains on them."""
-    devices = frozenset(names)
-    return Seen(
-        origin=Origin(nic_buses=_nic_buses(devices)),
-        efa=any(map(is_efa, devices)) if devices else None,
-        nics=frozenset({len(devices)} if devices else ()),
-        rates_gbps=frozenset(rates_gbps) - {EFA_FIXED_GBPS},
-    )
+    return Seen(origin=Origin(nic_buses=_nic_buses(names)))
 
 
 def judge_machine(reading: Reading, fabric: Fabric) -> Verdict:
     """Is this output the asserted type's, and no other type's whose figures would judge it differently?"""
     seen = seen_in(reading)
+    told = contradiction(seen, fabric)
+    if not told and (others := lookalikes(seen, fabric)):
+        rates = and_more(sorted({f"{o.line_rate_gb_s:g}" for o in others}), 3)
+        told = (
+            f"nothing here tells {fabric.machine_type} from {and_more([o.machine_type for o in others], 3)}, whose "
+            f"nodes carry {rates} and not {fabric.line_rate_gb_s:g} GB/s; give the lines that name them: nccl-tests' "
+            "list of devices, NCCL's with busId and cudaDriverVersion"
+        )
     return Verdict(
         check=CHECK,
-        outcome=Outcome.UNMEASURED if (told := untold(seen, fabric)) else Outcome.PASS,
+        outcome=Outcome.UNMEASURED if told else Outcome.PASS,
         observed=_shown(seen) or "no name of a machine or a GPU",
         limit=f"what only {fabric.machine_type} shows, among the types that carry something else",
         statistic="names, GPUs, PCI buses, driver, NICs and network, against the table",
         reason=told,
-    )
-
-
-def untold(seen: Seen, fabric: Fabric) -> str:
-    """What contradicts the type, or which others this may as well be; or ""."""
-    if said := contradiction(seen, fabric):
-        return said
-    others = lookalikes(seen, fabric)
-    if not others:
-        return ""
-    rates = and_more(sorted({f"{o.line_rate_gb_s:g}" for o in others}), 3)
-    return (
-        f"nothing here tells {fabric.machine_type} from {and_more([o.machine_type for o in others], 3)}, whose nodes "
-        f"carry {rates} and not {fabric.line_rate_gb_s:g} GB/s; give lines that name GPUs, as nccl-tests lists them, "
-        "NCCL's with busId and cudaDriverVersion, or devices by their PCI bus"
     )
 
 

@@ -11,7 +11,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
 from tasks.rules.device_checks import EFA_FIXED_GBPS, RATE_SHARE
-from tasks.rules.machine import seen_in_devices, untold
+from tasks.rules.machine import contradiction, seen_in_devices
 from tasks.rules.reading_verdict import Answer
 from tasks.rules.wording import and_more
 
@@ -59,7 +59,7 @@ def _verdict(reading: ToolReading, findings: tuple[Finding, ...], fabric: Fabric
     if reading.suspicious:
         return "suspicious"
     if fabric is not None and reading.complete and _covers(reading, fabric):
-        return "undetermined" if _untold(reading, fabric) else "pass"
+        return "undetermined" if _of_another(reading, fabric) else "pass"
     return "healthy" if reading.healthy else "undetermined"
 
 
@@ -142,7 +142,7 @@ def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
         observed = "figures without anything to compare them with"
         remedy = "Name the machine type (--machine)" if reading.kind is Kind.FABRIC else ""
     elif _covers(reading, fabric):
-        observed, remedy = _untold(reading, fabric), "Give what names the node's GPUs, too: nvidia-smi, or nccl-tests"
+        observed, remedy = _of_another(reading, fabric), "Judge it as the machine type that it is from"
     elif reading.tool == "perftest":
         observed, remedy = _unrated(reading.figures, fabric)
     elif reading.tool in _DEVICE_LISTS and not _shows_rates(reading.figures, fabric):
@@ -172,7 +172,7 @@ def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
     return "no average whose unit is known", "Run a bandwidth test with --report_gbits"
 
 
-_QUOTED = {"perftest", "ior"}  # whose error is a line of its own words
+_QUOTED = {"perftest", "ior", "device-plugin"}  # whose error is a line of its own words
 _OBSERVED = {
     "io-error": "an operation failed: its error is in the output",
     "no-transfer": "no transfer is shown",
@@ -324,14 +324,14 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
     return reading.tool == "perftest" and all(_rated(run, fabric) for run in _runs(figures))
 
 
-def _untold(reading: ToolReading, fabric: Fabric) -> str:
-    """Why a node's list may be another machine type's, or ""; a NIC's measured rate is what it is."""
-    if reading.tool == "perftest":
-        return ""
+def _of_another(reading: ToolReading, fabric: Fabric) -> str:
+    """Why a node's list is another machine type's, or "".
+
+    That it may be one's of the same shape is no doubt here: what it shows, devices and links, is all of both.
+    """
     ports = _own_ports(reading.figures, fabric)
     domains = [str(d) for d in reading.figures.get("domains") or () if is_efa(str(d))]
-    rates = [port["rate_gbps"] for port in ports if port.get("rate_gbps") is not None]
-    return untold(seen_in_devices([str(p["device"]) for p in ports] or domains, rates), fabric)
+    return contradiction(seen_in_devices([str(p["device"]) for p in ports] or domains), fabric)
 
 
 def _shows_rates(figures: Mapping[str, Any], fabric: Fabric) -> bool:

@@ -50,11 +50,17 @@ class Transport:
 
 
 def describe(
-    log: NcclLog, *, fabric: Fabric | None = None, nodes: int | None = None, one_host: bool = False
+    log: NcclLog,
+    *,
+    fabric: Fabric | None = None,
+    nodes: int | None = None,
+    one_host: bool = False,
+    gpus: frozenset[str] = frozenset(),
 ) -> Transport:
     """Read the transport off a log. `fabric` and `nodes` say what was expected, where the caller knows.
 
-    `one_host`: the caller knows (from a list of ranks beside the log) that no rank is on another host.
+    `one_host`: the caller knows (from a list of ranks beside the log) that no rank is on another host. `gpus` are their
+    names, from such a list.
     """
     families, evidence = _families(log)
     mixed = len(families) > 1 or _providers_mixed(log)
@@ -77,6 +83,7 @@ def describe(
         single=single,
         by_design=by_design,
         evidence=evidence,
+        gpus=gpus,
     )
     return Transport(
         name=name,

@@ -34,6 +34,7 @@ class Expected:
     communicators: int = 1
     one_host: bool = False  # all ranks are known to share one host
     ended: bool = False  # the program said that it came to its end
+    gpus: frozenset[str] = frozenset()  # their names, where a list beside the log has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,9 @@ class Proof:
 
 def prove(log: NcclLog, expected: Expected, payload: PayloadEvents | None = None) -> Proof:
     """Join log and counters. Fail beats unmeasured; a pass needs everything."""
-    transport = describe(log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host)
+    transport = describe(
+        log, fabric=expected.fabric, nodes=expected.nodes, one_host=expected.one_host, gpus=expected.gpus
+    )
     counted = judge_counters(payload, expected.nodes, expected.fabric)
     contradictions = contradicted(log, transport, expected.fabric, counted.findings, _started(payload))
     findings = (*transport.findings, *counted.findings, *contradictions)
@@ -97,7 +100,8 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
     if transport.evidence != "channels":
         lacks.append("channel lines (NCCL_DEBUG_SUBSYS=INIT,NET and at least one collective)")
     elif transport.gdr != "all" and (expected.fabric is None or expected.fabric.gdr):
-        lacks.append("GPUDirect on every channel")
+        has_none = any(f.code == "no-gpudirect-here" for f in transport.findings)
+        lacks.append("GPUDirect, which this machine has not" if has_none else "GPUDirect on every channel")
     lacks += _missing_hosts(log, expected)
     lacks += _missing_channels(log)
     lacks += _missing_devices(log, expected.fabric)

@@ -331,14 +331,12 @@ def test_a_list_of_domains_whose_beginning_is_gone_is_not_whole() -> None:
     assert answer("    fabric: " + rest, "p4d.24xlarge").exit_code != 0
 
 
-@pytest.mark.parametrize("machine", ["p5en.48xlarge", "p6-b300.48xlarge"])
-def test_a_list_that_is_one_types_as_well_as_anothers_passes_as_neither(machine: str) -> None:
-    """Both have 16 EFA devices, at half of each other's rate."""
-    nameless = re.sub(r"rdmap(\d+)s0", lambda m: f"efa_{P5EN.index(int(m[1]))}", FI_INFO)
-    found = answer(nameless, machine)
-    assert found.exit_code == 4
-    assert "nothing here tells" in " ".join(found.lines())
+def test_a_list_on_the_buses_of_another_type_of_the_same_shape_passes_as_that_one_alone() -> None:
+    """Both have 16 EFA devices. Without buses in their names the list is whole for either, and says no more."""
     other = answer(FI_INFO, "p6-b300.48xlarge")
     assert other.exit_code == 4
     assert "where p5en.48xlarge has them" in " ".join(other.lines())
+    assert answer(FI_INFO, "p5en.48xlarge").exit_code == 0
     assert answer(ibstat(*["Active"] * 16), "p5en.48xlarge").exit_code == 0
+    nameless = re.sub(r"rdmap(\d+)s0", lambda m: f"efa_{P5EN.index(int(m[1]))}", FI_INFO)
+    assert {answer(nameless, machine).exit_code for machine in ("p5en.48xlarge", "p6-b300.48xlarge")} == {0}

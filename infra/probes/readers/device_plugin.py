@@ -54,7 +54,8 @@ def read_device_plugin(text: str) -> ToolReading | None:
     causes = [(match.start(), code) for code, pattern in _CAUSES if (match := _last(pattern, text))]
     registered = _last(_REGISTERED, text)
     # A registration after the last complaint means that the plugin came up after all.
-    lasting = [code for at, code in causes if registered is None or at > registered.start()]
+    lasting = [(at, code) for at, code in causes if registered is None or at > registered.start()]
+    said = _line_at(text, lasting[0][0]) if lasting else None
     started = None
     if klog:
         started = f"{klog[1]}-{klog[2]}T{klog[3]}"
@@ -70,10 +71,18 @@ def read_device_plugin(text: str) -> ToolReading | None:
             "started": started,
             "registered": registered is not None,
             "devices": len(set(_DEVICE.findall(text))) or None,
+            "error": said,
         },
         healthy=False if lasting else (True if registered else None),
-        cause=lasting[0] if lasting else None,
+        cause=lasting[0][1] if lasting else None,
     )
+
+
+def _line_at(text: str, at: int) -> str:
+    """The line that says it, without the time and place that klog puts before its words."""
+    end = text.find("\n", at)
+    line = text[text.rfind("\n", 0, at) + 1 : len(text) if end < 0 else end]
+    return re.sub(r"^.*?\S+\.go:\d+\] ", "", line).strip()[:200]
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

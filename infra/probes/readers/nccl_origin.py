@@ -14,7 +14,7 @@ ONE_IN = 16  # blocks behind them
 MOST = 65_536  # processes and tags that are told apart
 _GLANCE = 1 << 14  # bytes of a block in which a launcher's tag would stand on some line
 _DRIVER = re.compile(rb"NCCL INFO cudaDriverVersion (\d{4,6})\b")
-_GPU_BUS = re.compile(rb" busId ([0-9a-f]{4,8})\b")
+_GPU_BUS = re.compile(rb" busId ([0-9a-f]{2,8})\b")
 _NIC_BUS = re.compile(rb"NET/OFI NIC group \d+ device #\d+ [0-9a-f]{4}:([0-9a-f]{2}):[0-9a-f]{2}\.\d")
 # aws-ofi-nccl names a machine type by itself where it treats it otherwise, and where it brings its topology.
 _NAMED = re.compile(rb"Skipping NCCL_PROTO checks on ([Pp]\d\w*) \+ |/([Pp]\d\w*)[.-]\d+xl\w*-topo\.xml")
