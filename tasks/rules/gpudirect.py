@@ -13,16 +13,23 @@ _WITHOUT_GDR = re.compile(r"(?:p3dn|g4dn|g5|g6e?)\.|p5\.4xlarge", re.IGNORECASE)
 _GPU_WITHOUT_GDR = re.compile(r"\b(?:V100|T4|A10G?|L4|L40S?)\b")
 
 
-def _has_gpudirect(log: NcclLog, gpus: frozenset[str]) -> bool | None:
-    """Can the machine of this EFA log do GPUDirect RDMA? None where nothing tells.
+# DGX Spark: GPU and CPU share their memory, and NVIDIA offers no GPUDirect RDMA there. Its NIC's halves are named so.
+_SPARK_GPU, _SPARK_NIC, _SPARK_BUS = "GB10", "roceP2p1s0f", 0xF01
 
-    By the plugin's own table (aws-ofi-nccl 1.21.1, gdr_required): not p3dn, g4dn, g5, g6 and the small p5. All of them
-    have one EFA interface; machines with GPUDirect have four and more, of which a pod may have been given one.
+
+def _has_gpudirect(log: NcclLog, name: str, gpus: frozenset[str]) -> bool | None:
+    """Can the machine of this log do GPUDirect RDMA? None where nothing tells.
+
+    Of EFA by the plugin's own table (aws-ofi-nccl 1.21.1, gdr_required): not p3dn, g4dn, g5, g6 and the small p5. All
+    of them have one EFA interface; machines with GPUDirect have four and more, of which a pod may have been given one.
     """
+    if name != "efa":
+        twins = any(hca.text.startswith(_SPARK_NIC) for hca in log.hcas)
+        return not (twins or log.origin.gpu_buses == {_SPARK_BUS} or any(_SPARK_GPU in gpu for gpu in gpus))
     if log.platform:
         return _WITHOUT_GDR.match(log.platform) is None
     if gpus:
-        return not any(_GPU_WITHOUT_GDR.search(name) for name in gpus)
+        return not any(_GPU_WITHOUT_GDR.search(gpu) for gpu in gpus)
     if log.origin.gpu_buses == {0}:
         return False  # GPUs on the root bus: the machines before p4d
     return None if set(log.nics) == {1} else True
@@ -46,13 +53,13 @@ def gpudirect(
                 remedy="Use an instance type whose EFA device supports RDMA",
             )
         ], "degraded"
-    if fabric is None and gdr == "none" and name == "efa" and (has := _has_gpudirect(log, gpus)) is not True:
+    if fabric is None and gdr == "none" and (has := _has_gpudirect(log, name or "", gpus)) is not True:
         if has is None:
             said = (
                 "no channel uses it, over one EFA interface: a machine that has none, or a pod that was given too few"
             )
             return [_no_gpudirect(Level.WARN, "no-gpudirect", said)], "suspicious"
-        said = "no channel uses it, as this kind of machine has none between its GPUs and its EFA interface"
+        said = "no channel uses it, as this kind of machine has none between its GPUs and its NICs"
         return [_no_gpudirect(Level.INFO, "no-gpudirect-here", said)], None
     observed = {
         "none": "the network is right, but no channel uses GPUDirect RDMA",

@@ -15,7 +15,7 @@ from tasks.rules.machine import contradiction, seen_in_devices
 from tasks.rules.reading_verdict import Answer
 from tasks.rules.wording import and_more
 
-_DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link"}
+_DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link", "ibdev2netdev"}
 _NO_NIC = re.compile(r"bond|^(?:rxe|siw|eth|lo\b)")
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
 RATED_ITERATIONS = 100  # fewer show the start of a run, not its rate

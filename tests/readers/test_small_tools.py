@@ -248,7 +248,61 @@ TOOLS: dict[str, tuple[str, dict[str, Any], int]] = {
         "WRITE       Elapsed time     :     10.832s     11.071s\n            IOPS             :       16905       16612\n"
         "            Throughput MiB/s :       16905       16612\n---\n"
         "READ        Elapsed time     :      9.100s      9.400s\n            Throughput MiB/s :       20100       19800\n---\n",
-        {"tool": "elbencho", "write_first_mib_s": 16905.0, "write_last_mib_s": 16612.0, "read_last_mib_s": 19800.0},
+        {
+            "tool": "elbencho",
+            "write_first_mib_s": 16905.0,
+            "write_last_mib_s": 16612.0,
+            "read_last_mib_s": 19800.0,
+            "complete": True,
+        },
+        4,
+    ),
+    "elbencho-cut-in-a-phase": (
+        "OPERATION RESULT TYPE        FIRST DONE  LAST DONE\n========= ================   ==========  =========\n"
+        "WRITE     Elapsed ms       :      48210      53880\n          Throughput MB/s  :      20120      19005\n---\n"
+        "READ      Elapsed ms       :      40150      43000\n",
+        {"tool": "elbencho", "write_first_mb_s": 20120.0, "write_last_mb_s": 19005.0, "complete": False},
+        4,
+    ),
+    "ibdev2netdev": (
+        "mlx5_0 port 1 ==> eth2 (Up)\nmlx5_1 port 1 ==> eth3 (Up)\n",
+        {"tool": "ibdev2netdev", "device_count": 2, "down": [], "complete": True, "healthy": True},
+        4,
+    ),
+    "ibdev2netdev-down": (
+        "user@spark:~$ ibdev2netdev\nrocep1s0f0 port 1 ==> enp1s0f0np0 (Down)\nrocep1s0f1 port 1 ==> enp1s0f1np1 (Up)\n",
+        {"tool": "ibdev2netdev", "device_count": 2, "down": ["rocep1s0f0"], "healthy": False, "cause": "port-down"},
+        3,
+    ),
+    "ibdev2netdev-infiniband": (
+        "mlx5_0 port 1 ==> ib0 (Up)\nmlx5_1 port 1 ==> ib1 (Down)\n",
+        {"tool": "ibdev2netdev", "device_count": 2, "down": [], "complete": True, "healthy": None},
+        4,
+    ),
+    "ibdev2netdev-verbose": (
+        "0000:0c:00.0 mlx5_0 (MT4129 - MCX75310AAS-NEAT) NVIDIA ConnectX-7, 400GbE / NDR IB (default mode) fw 28.39.1002 port 1 (ACTIVE) ==> ibp12s0 (Down)\n"
+        "0000:9d:00.0 mlx5_1 (MT4129 - MCX75310AAS-NEAT) NVIDIA ConnectX-7, 400GbE / NDR IB (default mode) fw 28.39.1002 port 1 (DOWN  ) ==> ibp157s0 (Down)\n",
+        {"tool": "ibdev2netdev", "device_count": 2, "down": ["mlx5_1"], "healthy": False},
+        3,
+    ),
+    "ethtool": (
+        "NIC statistics:\n     rx_bytes: 2195783498134\n     tx_bytes: 26552\n     rx_vport_rdma_unicast_bytes: 500\n"
+        "     rx_vport_rdma_multicast_bytes: 5\n     tx_vport_rdma_unicast_bytes: 600\n     tx_bytes_phy: 27152\n     rx_discards_phy: 3\n",
+        {
+            "tool": "ethtool",
+            "lists": 1,
+            "tx_rdma_bytes": 600,
+            "rx_rdma_bytes": 505,
+            "tx_kernel_bytes": 26552,
+            "tx_wire_bytes": 27152,
+            "errors": {"rx_discards_phy": 3},
+            "healthy": None,
+        },
+        4,
+    ),
+    "ethtool-twice": (
+        "NIC statistics:\n     tx_vport_rdma_unicast_bytes: 600\nNIC statistics:\n     tx_vport_rdma_unicast_bytes: 900\n",
+        {"tool": "ethtool", "lists": 2, "tx_rdma_bytes": None},
         4,
     ),
     "plugin-registered": (

@@ -69,6 +69,20 @@ def test_a_machine_type_that_is_named_goes_before_what_the_log_looks_like() -> N
     assert judge(from_text(ON_THE_ROOT_BUS), machine_type="p5en.48xlarge", nodes=2).exit_code == 3
 
 
+SPARK = re.sub(rb"\[(\d)\]mlx5_\d", rb"[\1]rocep1s0f\1", write(
+    Job(fabric="roce", nodes=2, gpus=1, channels=2, nics=2, plain_ranks=frozenset({0, 1}), payload=False)
+))  # fmt: skip
+
+
+def test_a_spark_has_none_either_and_other_verbs_machines_have() -> None:
+    assert codes(judge(from_text(SPARK))) == {"no-gpudirect": "block"}
+    for shown in (SPARK.replace(b"rocep1s0f1", b"roceP2p1s0f0"), SPARK.replace(b"busId 03000", b"busId f01000")):
+        found = judge(from_text(shown))
+        assert codes(found) == {"no-gpudirect-here": "info"}
+        assert found.outcome is Outcome.UNMEASURED
+    assert judge(from_text(SPARK), machine_type="a3-ultragpu-8g", nodes=2).exit_code == 3
+
+
 def test_a_plugins_complaint_is_quoted_and_what_is_unknown_is_not_shown() -> None:
     log = (
         "I1130 10:00:00.1 1 main.go:1] Starting NVIDIA Device Plugin\nE1130 10:00:01.1 1 x.go:1] too many open files\n"

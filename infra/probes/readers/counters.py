@@ -1,4 +1,4 @@
-"""Byte counters: `rdma statistic`, files of /sys/class/infiniband printed with their path, and `lnetctl net show -v`.
+"""Byte counters: `rdma statistic`, files of /sys/class/infiniband printed with their path, `ethtool -S`, and LNet's.
 
 mlx5's port_xmit_data and port_rcv_data count words of four bytes. Two snapshots in one text give a difference.
 """
@@ -31,6 +31,18 @@ _TROUBLE = (
     "retrans_timeout_events",
     "out_of_sequence",
     "rnr_nak_retry_err",
+)
+
+
+_STATISTICS = re.compile(r"^[^\S\n]*(?P<name>[a-z]\w*):[^\S\n]*(?P<value>\d+)[^\S\n]*$", re.M)
+_NIC_TROUBLE = (
+    "rx_discards_phy",
+    "tx_discards_phy",
+    "rx_crc_errors_phy",
+    "rx_symbol_err_phy",
+    "link_down_events_phy",
+    "rx_out_of_buffer",
+    "roce_slow_restart",
 )
 
 
@@ -106,6 +118,30 @@ def _as_bytes(counters: dict[str, int]) -> dict[str, int]:
 def _moved(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     first, last = _as_bytes(before), _as_bytes(after)
     return {name: last[name] - first[name] for name in last if name in first}
+
+
+def read_ethtool(text: str) -> ToolReading | None:
+    """Read `ethtool -S` of an RDMA NIC (mlx5), or None: bytes by RDMA beside those of the kernel's own traffic.
+
+    A second list is another interface or another time, which it does not say: nothing is added up or subtracted.
+    """
+    starts = [m.end() for m in re.finditer(r"^[^\S\n]*NIC statistics:[^\S\n]*$", text, re.M)]
+    if not starts:
+        return None
+    lists = [
+        {m["name"]: n for m in _STATISTICS.finditer(text[begin:end]) if (n := whole(m["value"])) is not None}
+        for begin, end in zip(starts, [*starts[1:], len(text)], strict=True)
+    ]
+    figures: dict[str, Any] = {"lists": len(lists)}
+    if len(lists) == 1:
+        shown = lists[0]
+        for way in ("tx", "rx"):
+            by_rdma = [n for name, n in shown.items() if re.fullmatch(rf"{way}_vport_rdma_\w+_bytes", name)]
+            figures |= {f"{way}_rdma_bytes": sum(by_rdma)} if by_rdma else {}
+            figures |= {f"{way}_{key}": shown[name] for key, name in (
+                ("wire_bytes", f"{way}_bytes_phy"), ("kernel_bytes", f"{way}_bytes")) if name in shown}  # fmt: skip
+        figures["errors"] = {name: shown[name] for name in _NIC_TROUBLE if shown.get(name)}
+    return ToolReading(kind=Kind.FABRIC, tool="ethtool", figures=figures, complete=None)
 
 
 def read_lnet(text: str) -> ToolReading | None:

@@ -19,6 +19,8 @@ _OPERATION = re.compile(
     r"^[^\S\n]*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$"
 )
 
+_UNITS = {"Throughput MiB/s": "mib_s", "Throughput MB/s": "mb_s"}  # the latter with --base10
+
 
 def read_ior(text: str) -> ToolReading | None:
     """Read IOR's output, or None."""
@@ -147,17 +149,18 @@ def _elbencho_table(text: str) -> ToolReading:
         if not match:
             continue
         operation = match[1] or operation
-        values = match[3].split()
-        if match[2].strip() == "Throughput MiB/s" and operation and len(values) == 2:
+        values, unit = match[3].split(), _UNITS.get(match[2].strip())
+        if unit and operation and len(values) == 2:
             for name, value in zip(("first", "last"), values, strict=True):
                 if (rate := number(value)) is not None:
-                    figures[f"{operation.lower()}_{name}_mib_s"] = float(rate)
+                    figures[f"{operation.lower()}_{name}_{unit}"] = float(rate)
     error = re.search(r"^[^\S\n]*ERROR: .*$", text, re.M)
     return ToolReading(
         kind=Kind.STORAGE,
         tool="elbencho",
         figures=figures,
-        complete=None,
+        # A rule ends each phase; how many were asked for is not shown.
+        complete=bool(figures) and re.search(r"^[^\S\n]*---\s*\Z", text, re.M) is not None and not error,
         healthy=False if error else None,
         cause="io-error" if error else None,
     )

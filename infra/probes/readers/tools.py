@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from infra.model.reading import Kind, ToolReading
 from infra.probes.readers.carried import unpacked
-from infra.probes.readers.counters import read_counters, read_lnet
+from infra.probes.readers.counters import read_counters, read_ethtool, read_lnet
 from infra.probes.readers.device_plugin import read_device_plugin
 from infra.probes.readers.fio import read_fio
 from infra.probes.readers.iblinkinfo import read_iblinkinfo
@@ -16,7 +16,7 @@ from infra.probes.readers.ior import read_elbencho, read_ior
 from infra.probes.readers.libfabric import read_fi_info, read_fi_pingpong, read_libfabric_log
 from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.perftest import read_perftest
-from infra.probes.readers.verbs import read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
+from infra.probes.readers.verbs import read_ibdev2netdev, read_ibstat, read_ibstatus, read_ibv_devinfo, read_rdma_link
 
 _MANY_BLANKS, _MANY_LINES = re.compile(r"[^\S\n]{200,}"), re.compile(r"(?:[^\S\n]*\n){4,}")
 Reader = Callable[[str], ToolReading | None]
@@ -32,6 +32,8 @@ _READERS: tuple[Reader, ...] = (
     read_ibstat,
     read_ibstatus,
     read_rdma_link,
+    read_ibdev2netdev,
+    read_ethtool,
     read_lnet,
     read_counters,
     read_fi_pingpong,

@@ -1,9 +1,10 @@
-"""The verbs tools: ibv_devinfo, ibstat, ibstatus, rdma link. One entry a port; a rate is Gb/s, an MTU bytes."""
+"""The verbs tools: ibv_devinfo, ibstat, ibstatus, rdma link, ibdev2netdev. An entry a port; rates Gb/s, MTU bytes."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from infra.model.reading import Kind, ToolReading, is_efa, is_software
@@ -151,6 +152,13 @@ def read_ibstatus(text: str) -> ToolReading | None:
     return _verbs_reading("ibstatus", ports, active="ACTIVE", whole=whole)
 
 
+_NETDEV = re.compile(
+    r"^[^\S\n]*(?:[0-9a-f]{4}:[0-9a-f:.]+ )?(?P<device>[\w.\-]+) (?:\([^)\n]*\)[^\n]*? )?port (?P<port>\d+)"
+    r"(?: \((?P<state>\w+)\s*\))? ==> (?P<netdev>[\w.\-]+) \((?P<net>Up|Down)\)",
+    re.M,
+)
+
+
 def read_rdma_link(text: str) -> ToolReading | None:
     """Read `rdma link`, or None. It names no link layer, so it is whole once each line has a state."""
     links = re.findall(r"^[^\S\n]*link (\S+)/(\d+) state (\w+) physical_state (\w+)", text, re.M)
@@ -161,6 +169,33 @@ def read_rdma_link(text: str) -> ToolReading | None:
         for name, port, state, physical in links
     ]
     return _verbs_reading("rdma-link", ports, active="ACTIVE", whole=_one_list(text, "link "), layered=False)
+
+
+def read_ibdev2netdev(text: str) -> ToolReading | None:
+    """Read ibdev2netdev (also -v), or None.
+
+    It shows the network interface's state. A RoCE port is down with it; on InfiniBand that is IPoIB's, which RDMA does
+    not need, and only -v shows the port's own.
+    """
+    links = list(_NETDEV.finditer(text))
+    if not links:
+        return None
+    ports: list[dict[str, Any]] = []
+    for link in links:
+        ethernet = "ACTIVE" if link["net"] == "Up" else "DOWN"
+        ports.append(
+            {
+                "device": link["device"],
+                "port": link["port"],
+                "state": link["state"] or (None if link["netdev"].startswith("ib") else ethernet),
+                "netdev": link["netdev"],
+                "netdev_state": link["net"],
+                "efa": is_efa(link["device"]),
+            }
+        )
+    whole = _one_list(text, r"\S.*==>")
+    reading = _verbs_reading("ibdev2netdev", ports, active="ACTIVE", whole=whole, layered=False)
+    return reading if all(p["state"] for p in ports) else replace(reading, complete=whole)
 
 
 def _verbs_reading(
@@ -176,7 +211,7 @@ def _verbs_reading(
         below = (port.get("physical_state") or "LinkUp").replace("_", "").lower()
         if (port["state"] and port["state"] != active) or below != "linkup":
             name = f"{port['device']} port {port['port']}" if many[port["device"]] > 1 else port["device"]
-            physically = f"physically {port['physical_state']}"
+            physically = f"physically {port.get('physical_state')}"
             said = port["state"]
             down[name] = f"{said}, {physically}" if said == active else said or physically
     figures: dict[str, Any] = {
