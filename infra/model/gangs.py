@@ -2,7 +2,7 @@
 
 Each row says where the kind is served, how it is suspended and which pods are its own.
 A kind that a cluster does not have costs nothing: it is only read when an owner reference names it.
-Sources: the CRDs' own API types (kueue v1beta1, jobset v1alpha2, training-operator v1, mpi-operator v2beta1, trainer
+Sources: the CRDs' own API types (kueue v1beta2, jobset v1alpha2, training-operator v1, mpi-operator v2beta1, trainer
 v1alpha1, volcano batch v1alpha1, lws v1, kuberay v1).
 """
 
@@ -129,7 +129,7 @@ GANG_KINDS: tuple[GangKind, ...] = (
     GangKind(
         kind="Workload",
         group="kueue.x-k8s.io",
-        version="v1beta1",
+        version="v1beta2",  # where both are served, v1beta1 refuses every change of an admitted one
         plural="workloads",
         means=Means.ACTIVE,
         field=("spec", "active"),

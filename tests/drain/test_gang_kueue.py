@@ -139,7 +139,7 @@ def test_a_move_that_is_broken_off_opens_the_old_flavour_and_the_gang_goes_back(
     open_new(pools)
 
     def break_off(line):
-        if "stopping" in line:
+        if "starting again" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

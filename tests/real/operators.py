@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,44 +21,59 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.errors import PoolshiftError
 from infra.kube.api import APPLY_PATCH, Kube
-from infra.sandbox.real import certificates
 from infra.sandbox.real.children import Children
 from infra.sandbox.real.plane import free_port
+from tests.real.operator_commands import Place, commands, prepare, ready_path
 
-MODULE = Path(__file__).parent / "binaries" / "operators" / "go.mod"
+MODULES = Path(__file__).parent / "binaries" / "operators"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """One operator: the Go module and package of its manager, and where the module keeps its manifests."""
+    """One operator: the Go module and packages of its programs, and where the module keeps its manifests.
+
+    `programs` maps the file in the cache to its package. `pins` is the folder below binaries/operators whose go.mod
+    pins it. `kinds` are those of the module's webhooks that are served, all where it is empty. `hooks` are the names of
+    its webhook configurations, mutating and validating: some look for their own.
+    """
 
     name: str
     module: str
-    package: str
+    programs: Mapping[str, str]
     crds: str
     webhooks: str = ""
-    served: str
-    config: str = ""
-    """API group of the manager's configuration file."""
+    served: tuple[str, ...]
+    pins: str = ""
+    converts: tuple[str, ...] = ()
+    kinds: frozenset[str] = frozenset()
+    hooks: tuple[str, str] = ("", "")
+
+    @property
+    def module_file(self) -> Path:
+        """The go.mod that pins it."""
+        return MODULES / self.pins / "go.mod"
 
     @property
     def version(self) -> str:
         """As the pinned module says ("0.11.1")."""
-        found = re.search(rf"^\s*{re.escape(self.module)} v(\S+)$", MODULE.read_text(), re.MULTILINE)
-        assert found is not None, f"{MODULE} requires no {self.module}"
+        found = re.search(
+            rf"^\s*(?:require )?{re.escape(self.module)} v(\S+)$", self.module_file.read_text(), re.MULTILINE
+        )
+        assert found is not None, f"{self.module_file} requires no {self.module}"
         return found[1]
 
     @property
     def folder(self) -> Path:
-        """In the cache: `manager`, crds.yaml and, where it has any, webhooks.yaml."""
+        """In the cache: its programs, crds.yaml and, where it has any, webhooks.yaml."""
         base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         return Path(base) / "poolshift" / "operators" / f"{self.name}-{self.version}"
 
     @property
     def is_built(self) -> bool:
         """Has `make operators` been here?"""
-        return (self.folder / "manager").exists()
+        return all((self.folder / program).exists() for program in self.programs)
 
 
 OPERATORS = {
@@ -69,27 +82,67 @@ OPERATORS = {
         Operator(
             name="jobset",
             module="sigs.k8s.io/jobset",
-            package="sigs.k8s.io/jobset",
+            programs={"manager": "sigs.k8s.io/jobset"},
             crds="config/components/crd/bases/*.yaml",
             webhooks="config/components/webhook/manifests.yaml",
-            served="/apis/jobset.x-k8s.io/v1alpha2/jobsets",
-            config="config.jobset.x-k8s.io",
+            served=("/apis/jobset.x-k8s.io/v1alpha2/jobsets",),
         ),
         Operator(
             name="lws",
             module="sigs.k8s.io/lws",
-            package="sigs.k8s.io/lws/cmd",
+            programs={"manager": "sigs.k8s.io/lws/cmd"},
             crds="config/crd/bases/*.yaml",
             webhooks="config/webhook/manifests.yaml",
-            served="/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
-            config="config.lws.x-k8s.io",
+            served=("/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",),
         ),
         Operator(
             name="mpi-operator",
             module="github.com/kubeflow/mpi-operator",
-            package="github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+            programs={"manager": "github.com/kubeflow/mpi-operator/cmd/mpi-operator"},
             crds="manifests/base/kubeflow.org_mpijobs.yaml",
-            served="/apis/kubeflow.org/v2beta1/mpijobs",
+            served=("/apis/kubeflow.org/v2beta1/mpijobs",),
+        ),
+        Operator(
+            name="kueue",
+            module="sigs.k8s.io/kueue",
+            programs={"manager": "sigs.k8s.io/kueue/cmd/kueue"},
+            pins="kueue",
+            crds="config/components/crd/bases/*.yaml",
+            webhooks="config/components/webhook/manifests.yaml",
+            served=("/apis/kueue.x-k8s.io/v1beta2/resourceflavors",),
+            converts=("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"),
+            kinds=frozenset({"jobs", "clusterqueues", "cohorts", "resourceflavors", "workloads"}),
+            hooks=("kueue-mutating-webhook-configuration", "kueue-validating-webhook-configuration"),
+        ),
+        Operator(
+            name="training-operator",
+            module="github.com/kubeflow/training-operator",
+            programs={"manager": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
+            pins="training",
+            crds="manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+            webhooks="manifests/base/webhook/manifests.yaml",
+            served=("/apis/kubeflow.org/v1/pytorchjobs",),
+            kinds=frozenset({"pytorchjobs"}),
+            hooks=("", "validator.training-operator.kubeflow.org"),
+        ),
+        Operator(
+            name="kuberay",
+            module="github.com/ray-project/kuberay/ray-operator",
+            programs={"manager": "github.com/ray-project/kuberay/ray-operator"},
+            pins="training",
+            crds="config/crd/bases/*.yaml",
+            served=("/apis/ray.io/v1/rayclusters", "/apis/ray.io/v1/rayjobs"),
+        ),
+        Operator(
+            name="volcano",
+            module="volcano.sh/volcano",
+            programs={
+                "manager": "volcano.sh/volcano/cmd/controller-manager",
+                "scheduler": "volcano.sh/volcano/cmd/scheduler",
+            },
+            pins="volcano",
+            crds="config/crd/*/bases/*.yaml",
+            served=("/apis/batch.volcano.sh/v1alpha1/jobs", "/apis/scheduling.volcano.sh/v1beta1/podgroups"),
         ),
     )
 }
@@ -102,55 +155,49 @@ def running(name: str, kube: Kube, kubeconfig: Path) -> Iterator[Children]:
     if not operator.is_built:
         pytest.skip(f"{name} {operator.version} is not built: make operators")
     folder = Path(tempfile.mkdtemp(prefix=f"poolshift-{name}-"))
+    place = Place(folder=folder, kubeconfig=kubeconfig, health=free_port(), hooks=free_port())
     children = Children(folder)
+    mutating, validating = operator.hooks[0] or name, operator.hooks[1] or name
     try:
+        prepare(kube, name, place)
         for found in documents(operator.folder / "crds.yaml"):
+            if found["spec"]["names"]["plural"] in operator.converts:
+                found["spec"]["conversion"] = conversion(place)
             apply(kube, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", found)
-        wait_for(lambda: kube.get(operator.served) is not None, f"{name}'s kinds are served", children)
-        ports = free_port(), free_port()
-        command = [str(operator.folder / "manager"), *arguments(operator, folder, kubeconfig, ports)]
-        children.start(name, command)
-        wait_for(lambda: answers(ports[0], operator), f"{name} is ready", children)
+        for path in operator.served:
+            wait_for(lambda at=path: is_served(kube, at), f"{name}'s kinds are served", children)
+        for program, command in commands(name, place).items():
+            children.start(f"{name}-{program}", [*command[0], str(operator.folder / program), *command[1]])
+        wait_for(lambda: answers(place.health, ready_path(name)), f"{name} is ready", children)
         if operator.webhooks:
-            ca = (folder / "ca.crt").read_bytes()
             for found in documents(operator.folder / "webhooks.yaml"):
-                apply(kube, f"/apis/{found['apiVersion']}/{found['kind'].lower()}s", by_url(found, name, ports[1], ca))
+                called = mutating if found["kind"].startswith("Mutating") else validating
+                made = by_url(found, called, place, operator.kinds)
+                if made["webhooks"]:
+                    apply(kube, f"/apis/{found['apiVersion']}/{found['kind'].lower()}s", made)
         yield children
     finally:
-        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
-            kube.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}")
+        for kind, called in (("mutating", mutating), ("validating", validating)):
+            kube.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{called}")
         children.stop()
 
 
-def arguments(operator: Operator, folder: Path, kubeconfig: Path, ports: tuple[int, int]) -> list[str]:
-    """The manager's flags: on loopback, alone, its webhook certificates beside its log."""
-    if operator.name == "mpi-operator":
-        here = ["-kubeConfig", str(kubeconfig), "-lock-namespace", "default", "-monitoring-port", str(ports[0])]
-        return [*here, "-kube-api-qps", "100", "-kube-api-burst", "100"]
-    made = certificates.write(folder)
-    shutil.copy(made.serving, folder / "tls.crt")
-    shutil.copy(made.serving_key, folder / "tls.key")
-    document = {
-        "apiVersion": f"{operator.config}/v1alpha1",
-        "kind": "Configuration",
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{ports[0]}"},
-        "metrics": {"bindAddress": "0"},
-        "webhook": {"host": "127.0.0.1", "port": ports[1], "certDir": str(folder)},
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": False},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(document))
-    return [f"--kubeconfig={kubeconfig}", f"--config={folder / 'config.yaml'}"]
-
-
-def by_url(found: dict[str, Any], name: str, port: int, ca: bytes) -> dict[str, Any]:
+def by_url(found: dict[str, Any], name: str, place: Place, kinds: frozenset[str]) -> dict[str, Any]:
     """A webhook configuration that calls this machine's loopback instead of a Service."""
-    hooks = []
-    for hook in found["webhooks"]:
-        path = hook["clientConfig"]["service"]["path"]
-        config = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": b64encode(ca).decode()}
-        hooks.append({**hook, "clientConfig": config})
+    hooks = [
+        {**hook, "clientConfig": place.called(hook["clientConfig"]["service"]["path"])}
+        for hook in found["webhooks"]
+        if not kinds or any(kinds & set(rule["resources"]) for rule in hook["rules"])
+    ]
     return {**found, "metadata": {"name": name}, "webhooks": hooks}
+
+
+def conversion(place: Place) -> dict[str, Any]:
+    """Between the versions of a kind, by the operator."""
+    return {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": place.called("/convert"), "conversionReviewVersions": ["v1"]},
+    }
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -165,9 +212,16 @@ def apply(kube: Kube, collection: str, found: dict[str, Any]) -> None:
     kube.request("PATCH", path, body=found, params=params, content_type=APPLY_PATCH)
 
 
-def answers(port: int, operator: Operator) -> bool:
-    """Does the manager say that it is ready, webhooks and all?"""
-    path = "/metrics" if operator.name == "mpi-operator" else "/readyz"
+def is_served(kube: Kube, path: str) -> bool:
+    """Is the collection there?"""
+    try:
+        return kube.get(path) is not None
+    except PoolshiftError:
+        return False
+
+
+def answers(port: int, path: str) -> bool:
+    """Does the operator say that it is ready, webhooks and all?"""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -1,7 +1,7 @@
 """Build the operators that tests/real runs into the cache: `python tests/real/binaries/build_operators.py [NAME ...]`.
 
-The versions are what operators/go.mod pins. A second run finds them and builds nothing. Ten to twenty minutes on two
-cores for the first one; the others share most of it.
+The versions are what the go.mod of each pins. A second run finds them and builds nothing. Ten to twenty minutes on two
+cores for the first of a module; the others of the same share most of it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.real.operators import MODULE, OPERATORS, Operator
+from tests.real.operators import OPERATORS, Operator
 
 
 def build(operator: Operator) -> None:
-    """The manager and the manifests that go with it; the folder appears as a whole or not at all."""
+    """Its programs and the manifests that go with them; the folder appears as a whole or not at all."""
     operator.folder.parent.mkdir(parents=True, exist_ok=True)
+    where = operator.module_file.parent
     with tempfile.TemporaryDirectory(dir=operator.folder.parent, prefix=".building-") as name:
         making = Path(name)
         print(f"building {operator.name} {operator.version}: some minutes, once", flush=True)
-        flags = ["-mod=readonly", "-trimpath", "-ldflags", "-s -w", "-o", str(making / "manager")]
-        subprocess.run(["go", "build", *flags, operator.package], cwd=MODULE.parent, check=True)
+        for program, package in operator.programs.items():
+            flags = ["-mod=readonly", "-trimpath", "-ldflags", "-s -w", "-o", str(making / program)]
+            subprocess.run(["go", "build", *flags, package], cwd=where, check=True)
         listed = ["go", "mod", "download", "-json", f"{operator.module}@v{operator.version}"]
-        found = subprocess.run(listed, cwd=MODULE.parent, check=True, capture_output=True).stdout
+        found = subprocess.run(listed, cwd=where, check=True, capture_output=True).stdout
         source = Path(json.loads(found)["Dir"])
         for target, pattern in (("crds.yaml", operator.crds), ("webhooks.yaml", operator.webhooks)):
             if pattern:
