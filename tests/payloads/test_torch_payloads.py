@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -159,10 +160,13 @@ def test_real_steps_are_comparable_with_another_run_and_not_with_themselves(step
     assert read_steps.complete
     assert versions["torch"]
     steps = replace(read_steps, seconds=dealt(read_steps.seconds))
-    another = replace(steps, seconds=tuple(round(seconds * 1.01, 6) for seconds in reversed(steps.seconds)))
+    jitter = random.Random(1)
+    another = replace(steps, seconds=tuple(round(s * jitter.uniform(1.0, 1.02), 6) for s in reversed(steps.seconds)))
     told = compare.judge(steps, another, limit=5.0, confidence=0.95)
     assert told.outcome is Outcome.PASS, told.reason
-    assert compare.judge(steps, steps, limit=5.0, confidence=0.95).outcome is Outcome.UNMEASURED
+    scaled = replace(steps, seconds=tuple(round(s * 1.01, 6) for s in steps.seconds))
+    for copy in (steps, scaled):
+        assert compare.judge(steps, copy, limit=5.0, confidence=0.95).outcome is Outcome.UNMEASURED
 
 
 def load(script):
