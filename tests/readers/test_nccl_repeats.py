@@ -58,8 +58,8 @@ def test_a_row_is_never_taken_for_another() -> None:
     """Neither when slots are shared nor when the table is full."""
     rng = random.Random(4)
     rows = np.array([[rng.getrandbits(3) for _ in range(3)] for _ in range(4000)], dtype=np.uint64)
-    rows = np.unique(rows, axis=0)
-    table = Table(3, len(rows) // 2)
+    rows = np.pad(np.unique(rows, axis=0), ((0, 0), (2, 3)))
+    table = Table(8, len(rows) // 2)
     table.add(rows)
     found = table.find(rows)
     assert set(found[found >= 0]) <= set(range(len(rows) // 2))

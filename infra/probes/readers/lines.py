@@ -55,7 +55,7 @@ def blocks(stream: BinaryIO) -> Iterator[Block]:
     """Yield the stream as blocks of clean lines, each ending with a newline except a torn last one."""
     rest = b""
     for chunk in _decoded(stream):
-        data = rest + chunk
+        data = rest + chunk if rest else chunk
         if b"\r" in data:
             # A lone CR at the end may be half of a CRLF: it waits for the next chunk.
             held = data.endswith(b"\r")
@@ -96,10 +96,12 @@ def _decoded(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _chunks(first: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """All but the first end where a line ends, if one does soon: that saves copies to fresh memory."""
     chunk = first
     while chunk:
         yield chunk
         chunk = stream.read(BLOCK)
+        chunk += stream.readline(BLOCK)
 
 
 def _chained(first: bytes, source: Iterator[bytes]) -> Iterator[bytes]:
@@ -145,7 +147,9 @@ def _clean(data: bytes) -> bytes:
         data = _ANSI.sub(b"", data)
     if b"\xe2" in data and b"\xe2\x94\x82" in data:  # the frame that a terminal program draws around a log
         data = data.replace(b"\xe2\x94\x82", b" ")
-    if b"{" in data and any(key in data for key in _WRAPPED):
+    if b"{" not in data:
+        return data
+    if any(key in data for key in _WRAPPED):
         data = b"\n".join(_unwrapped(line) for line in data.split(b"\n"))
     return _opened(data)
 

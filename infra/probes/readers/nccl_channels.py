@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from infra.probes.readers.nccl_prefix import HEAD
-from infra.probes.readers.nccl_state import ChannelLine
+from infra.probes.readers.nccl_state import ChannelLine, RankState
 
 K = TypeVar("K", bound=Hashable)
 _CHANNEL = re.compile(
@@ -63,6 +63,16 @@ def sums(lines: Counter[ChannelLine], key: Callable[[ChannelLine], K]) -> dict[K
     for line, count in lines.items():
         found[key(line)] = found.get(key(line), 0) + count
     return found
+
+
+def rank_hosts(states: Iterable[RankState]) -> dict[int, set[str]]:
+    """On which hosts a rank was seen as the near end of a channel."""
+    hosts: dict[int, set[str]] = {}
+    for state in states:
+        if state.host:
+            for rank in state.near_ends:
+                hosts.setdefault(rank, set()).add(state.host)
+    return hosts
 
 
 def same_host(edge: tuple[int, int], hosts: dict[int, set[str]]) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from infra.model.reading import Hca, LogWarning, NcclLog, family_of
-from infra.probes.readers.nccl_channels import count_lines, parse_channel, same_host, sums, until_next
+from infra.probes.readers.nccl_channels import count_lines, parse_channel, rank_hosts, same_host, sums, until_next
 from infra.probes.readers.nccl_communicators import Communicators
 from infra.probes.readers.nccl_phrases import (
     COMMUNICATOR,
@@ -72,6 +72,7 @@ class NcclLogReader:
         self.connected: Repeats[tuple[RankState, ChannelLine | None]] = Repeats(1 << 16)
         self.selected: Counter[str] = Counter()
         self.assigned: Counter[str] = Counter()
+        self.choices: dict[bytes, tuple[Counter[str], str]] = {}  # messages that name a network, and where it counts
         self.edges: dict[tuple[int, int], None] = {}
         self.p2p = 0
         self.warned = Warned()
@@ -98,7 +99,7 @@ class NcclLogReader:
                 self._note(warning)
             else:
                 self.said.hint(warning.code, warning.text)
-        if b" via P2P/MNNVL" in data:
+        if block.far_peers:
             self.said.hint("mnnvl", "via P2P/MNNVL")
         return block.foreign
 
@@ -107,17 +108,22 @@ class NcclLogReader:
 
         Lines written into one another need no care here: a sentence is found wherever it stands in a line.
         """
-        boring, learned, newly, count = self.boring, dict[int, Told](), dict[bytes, Told](), 0
+        boring, choices, count = self.boring, self.choices, 0
+        learned, newly = dict[int, Told](), dict[bytes, Told]()
         if len(boring) >= _MEMO:
             boring.clear()
-        rows, fresh = self._fresh(data, block, block.telling, self.told)
+        rows, fresh = self._fresh(data, block, block.lines(block.telling), self.told)
         for row, number, start, at, end in fresh:
-            text = data[at + MESSAGE : min(end, at + LONGEST)]
+            text = data[at + MESSAGE : end]
+            if text in choices and data.startswith(b"NCCL INFO ", at):
+                self._select(*choices[text], self._thread(data, number, start, at))
+                count += 1
+                continue
             told = boring.get(text)
             if told is not None:
                 count += told.weight
             else:
-                told = self._line(data, text, start, at, number)
+                told = self._line(data, text, number, start, at)
                 if told is _SAID or told is _IRRELEVANT:
                     newly[text] = told
             if told is not None and row >= 0:
@@ -126,37 +132,36 @@ class NcclLogReader:
         self.told.learn(rows[list(learned)], list(learned.values()))
         self._count(count)
 
-    def _line(self, data: bytes, text: bytes, start: int, at: int, number: int) -> Told | None:
+    def _line(self, data: bytes, text: bytes, number: int, start: int, at: int) -> Told | None:
         """Take one line. Returns what it counts for when its rank says it again, None if that has to be looked at."""
         match = INTERESTING.match(data, at)
         if match is None:
-            if not data.startswith(b"NCCL INFO ", at):
-                return None
-            return _IRRELEVANT
+            return _IRRELEVANT if data.startswith(b"NCCL INFO ", at) else None
         self._count(1)
         kind = match.lastindex
-        if kind == COMMUNICATOR:
-            if not self.comms.read(text, self._thread(number, data[max(start, at - HEAD) : at])):
-                self._warn(text[:4096], data[max(start, at - HEAD) : at])
-        elif kind == SENTENCE:
-            return self._sentence(text, number, data[max(start, at - HEAD) : at])
-        elif kind == WARNING:
-            self._warn(text[:4096], data[max(start, at - HEAD) : at])
+        if kind == SENTENCE:
+            return self._sentence(data, text, number, start, at)
+        if kind == COMMUNICATOR and self.comms.read(text, self._thread(data, number, start, at)):
+            return None
+        head = data[max(start, at - HEAD) : at]
+        if kind in {COMMUNICATOR, WARNING}:
+            self._warn(text[:4096], head)
         else:
-            self._other(data[at : at + 10] + text[:4096], data[max(start, at - HEAD) : at])
+            self._other(data[at : at + 10] + text[:4096], head)
         return None
 
-    def _sentence(self, text: bytes, number: int, head: bytes) -> Told | None:
+    def _sentence(self, data: bytes, text: bytes, number: int, start: int, at: int) -> Told | None:
         phrase, said = self.sentences.get(text) or self._phrase(text)
-        if said is not None and phrase in REFUSALS:
-            self._refuse(phrase, said, self._thread(number, head))
-            return None
-        if said is not None and phrase in OF_A_RANK:
-            thread = self._thread(number, head)
-            self._take(phrase, said, thread)
-            return None if phrase in _IN_ORDER else Told(1, phrase, said, thread.rank if thread else None)
         if said is not None:
-            self._take(phrase, said, self._thread(number, head))
+            thread = self._thread(data, number, start, at)
+            if phrase in REFUSALS:
+                self._refuse(phrase, said, thread)
+                return None
+            self._take(phrase, said, thread)
+            if phrase in _IN_ORDER:
+                return None
+            if phrase in OF_A_RANK:
+                return Told(1, phrase, said, thread.rank if thread else None)
         self.damaged += text.startswith(_DECISIVE)  # and no sentence of a rank
         return _SAID  # said once is said
 
@@ -169,11 +174,11 @@ class NcclLogReader:
     def _channels(self, data: bytes, block: Scan) -> None:
         """Count channel lines by rank and wording; what a wording means is worked out once."""
         meanings, learned = self.channels, dict[int, tuple[RankState, ChannelLine | None]]()
-        rows, fresh = self._fresh(data, block, block.channels, self.connected)
+        rows, fresh = self._fresh(data, block, block.lines(block.channels), self.connected)
         for row, number, start, at, end in fresh:
-            text = data[at + MESSAGE : min(end, at + LONGEST)]
+            text = data[at + MESSAGE : end]
             meaning = meanings[text] if text in meanings else self._meaning(text)
-            thread = self._thread(number, data[max(start, at - HEAD) : at])
+            thread = self._thread(data, number, start, at)
             rank = thread.rank if thread is not None else self.threads.anonymous
             rank.count(meaning)
             if row >= 0:
@@ -190,11 +195,12 @@ class NcclLogReader:
         rows, able = text_rows(block, lines, self.threads.speakers(threads))
         able &= threads >= 0
         fresh = again.count(rows, able)
-        columns = (np.where(able[fresh], fresh, -1), threads[fresh], *lines.of(fresh))
+        start, at, end = lines.of(fresh)
+        columns = (np.where(able[fresh], fresh, -1), threads[fresh], start, at, np.minimum(end, at + LONGEST))
         return rows, zip(*(column.tolist() for column in columns), strict=True)
 
-    def _thread(self, number: int, head: bytes) -> ThreadState | None:
-        return self.threads.known[number] if number >= 0 else self.threads.of(head)
+    def _thread(self, data: bytes, number: int, start: int, at: int) -> ThreadState | None:
+        return self.threads.known[number] if number >= 0 else self.threads.of(data[max(start, at - HEAD) : at])
 
     def _count(self, lines: int) -> None:
         self.found += lines
@@ -202,7 +208,7 @@ class NcclLogReader:
 
     def _excerpt(self, data: bytes, block: Scan) -> None:
         """The first block: every line's rank and host count, and so do lines whose prefix somebody cut off."""
-        lines = block.own.of(block.information)
+        lines = block.lines(block.information)
         self._count(lines.at.size)
         strange = lines.of(self.threads.find(data, block, lines) < 0)
         for start, at in zip(strange.start.tolist(), strange.at.tolist(), strict=True):
@@ -238,24 +244,27 @@ class NcclLogReader:
             self._note(classify((head + text).decode("utf-8", "replace").strip(), time=line_time(head)))
 
     def _take(self, phrase: str, match: re.Match[bytes], thread: ThreadState | None) -> None:
-        if phrase == "selected":
-            self._select(match, thread, self.selected)
-        elif phrase == "assigned":
-            self._select(match, thread, self.assigned)
-        else:
-            self.said.take(phrase, match, match.string, thread.rank if thread else None)
-            if phrase == "hcas" and thread is not None and id(thread) in thread.rank.refused:
-                thread.rank.listed.add(id(thread))
+        if phrase in _IN_ORDER:
+            counts = self.selected if phrase == "selected" else self.assigned
+            choice = counts, match["name"].decode("utf-8", "replace").strip()
+            if len(self.choices) < _MEMO:
+                self.choices[match.string] = choice
+            self._select(*choice, thread)
+            return
+        self.said.take(phrase, match, match.string, thread.rank if thread else None)
+        if phrase == "hcas" and thread is not None and id(thread) in thread.rank.refused:
+            thread.rank.listed.add(id(thread))
 
-    def _select(self, match: re.Match[bytes], thread: ThreadState | None, counts: Counter[str]) -> None:
-        name = match["name"].decode("utf-8", "replace").strip()
+    def _select(self, counts: Counter[str], name: str, thread: ThreadState | None) -> None:
         counts[name] += 1
         if thread is None:
             return
-        thread.rank.networks[name] = None
-        thread.rank.refused.pop(id(thread), None)
-        if thread.member is not None and not thread.member.network and not thread.member.complete:
-            thread.member.network = name
+        rank, member = thread.rank, thread.member
+        rank.networks[name] = None
+        if rank.refused:
+            rank.refused.pop(id(thread), None)
+        if member is not None and not member.network and not member.complete:
+            member.network = name
         else:
             thread.pending = name
 
@@ -298,7 +307,7 @@ class NcclLogReader:
             lines.update(state.lines)
         listed = _NO_CHOICE.match(said.version or "") is not None
         ranks = tuple(state.freeze(listed=listed) for state in threads.ranks.values())
-        hosts = self._rank_hosts()
+        hosts = rank_hosts(threads.ranks.values())
         return NcclLog(
             lines=self.found + sum(lines.values()),
             version=said.version,
@@ -341,12 +350,3 @@ class NcclLogReader:
             left_out=self.left_out,
             overflow=threads.overflow or self.comms.overflow,
         )
-
-    def _rank_hosts(self) -> dict[int, set[str]]:
-        """On which hosts a rank was seen as the near end of a channel."""
-        hosts: dict[int, set[str]] = {}
-        for state in self.threads.ranks.values():
-            if state.host:
-                for rank in state.near_ends:
-                    hosts.setdefault(rank, set()).add(state.host)
-        return hosts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # A redacted process id (XXXXX, ****) is accepted; the thread id is missing in redacted and in very old lines.
 HEAD = re.compile(
@@ -20,8 +20,7 @@ _RANK = re.compile(
 _TIME = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """Who wrote a line. Empty strings and None where the prefix is cut or redacted."""
 
     host: str
@@ -34,24 +33,22 @@ class Head:
 
 def parse_head(head: bytes) -> Head:
     """Read the text in front of `NCCL INFO` (without a WARN's source place)."""
-    match = None
-    for match in HEAD.finditer(head):  # noqa: B007 - the last one belongs to the message
-        pass
+    words = head[: max(head.rfind(b"["), 0)].rstrip()
+    match = HEAD.search(head, len(words) - len(words.rsplit(None, 1)[-1])) if words else None
     numeric = match is not None and match["host"].isdigit() and match["tid"] is None
     if match is None or numeric or match.end() < len(head.rstrip()):  # numeric: a redacted host left pid and tid
         device = _DEVICE_ONLY.search(head)
         return Head("", "", "", int(device["dev"]) if device else None, None, False)
-    before, host = head[: match.start()], match["host"]
-    if _STAMP.search(before):
+    before, (host, pid, tid, number) = head[: match.start()], match.groups()
+    if before[-1:] not in b" \t" and _STAMP.search(before):
         host = _GLUED.sub(b"", host)
-    clean = not before or before[-1:] in b" \t>|:\"'"
     return Head(
         host.decode(),
-        match["pid"].decode(),
-        (match["tid"] or b"").decode(),
-        int(match["dev"]),
+        pid.decode(),
+        (tid or b"").decode(),
+        int(number),
         _prefix_rank(before) if before else None,
-        clean,
+        not before or before[-1:] in b" \t>|:\"'",
     )
 
 

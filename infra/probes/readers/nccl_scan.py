@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from infra.probes.readers.nccl_phrases import BEGINNINGS
 
 Places = NDArray[np.intp]
+Words = NDArray[np.uint64]  # eight bytes each, the first one lowest
 
 BEFORE = 64  # bytes in front of the block, for looks back; an even number
 BEHIND = 256  # bytes behind it, for looks ahead
 MESSAGE = 10  # bytes from "NCCL " to the message, the length of "NCCL INFO "
-_LOOK = np.dtype([("first", "<u8"), ("second", "<u8")])
 _NEWLINE = ord("\n")
 
 
-def _word(text: bytes) -> int:
+def word(text: bytes) -> int:
+    """Up to eight letters as the number that they are in `Words`."""
     return int.from_bytes(text, "little")
 
 
-_OWN, _INFO, _NET, _PEER = _word(b"NCCL "), _word(b"NCCL INF"), _word(b" via NET"), _word(b" via P2P")
 _WORTH = np.zeros(1 << 16, dtype=bool)  # by the first two bytes of a message: may it be an interesting one?
-for _first, _second in BEGINNINGS:
-    _WORTH[_first | _second << 8] = True
+_WORTH[[word(beginning) for beginning in BEGINNINGS]] = True
+_CHANNEL = word(b"Ch")  # most messages begin so, and are not
 
 
 class Lines(NamedTuple):
@@ -49,12 +49,26 @@ class Scan:
     """What one pass over a block finds. Valid until the next block is scanned."""
 
     buffer: NDArray[np.uint8]  # the block, with newlines before and behind it
-    own: Lines  # one for each "NCCL "
-    information: NDArray[np.bool_]  # which of `own` go on with "INFO "
-    telling: Lines  # those that may say something
-    channels: Lines  # "NCCL INFO … via NET/"
+    ends: Places  # of all lines
+    at: Places  # each "NCCL "
+    line: Places  # which line it stands in
+    telling: Places  # which of them may say something
+    channels: Places  # which of them go on with "INFO … via NET/"
     foreign: bytes  # the lines without an "NCCL " in them
     peers: int  # how many " via P2P/" there are
+    far_peers: bool  # whether one of them is " via P2P/MNNVL"
+
+    @property
+    def information(self) -> NDArray[np.bool_]:
+        """Which of `at` go on with "INFO "."""
+        words: Words = np.ndarray((self.buffer.size - 8,), "<u8", self.buffer, strides=(1,))
+        information: NDArray[np.bool_] = words[self.at + (BEFORE + 2)] == word(b"CL INFO ")
+        return information
+
+    def lines(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Lines:
+        """The lines of some of `at`."""
+        line = self.line[which]
+        return Lines(np.where(line > 0, self.ends[line - 1] + 1, 0), self.at[which], self.ends[line])
 
 
 class Scanner:
@@ -62,6 +76,8 @@ class Scanner:
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
+        self._pairs = np.empty(0, dtype="<u2")  # two letters from each byte of the buffer on
+        self._words = np.empty(0, dtype="<u8")  # eight of them
         self._hits = np.empty(0, dtype=bool)
         self._more = np.empty(0, dtype=bool)
 
@@ -69,58 +85,66 @@ class Scanner:
         """One pass over a block of whole lines."""
         size = len(data)
         self._fill(data)
-        block = self._buffer[BEFORE:]
+        block, words = self._buffer[BEFORE:], self._words[BEFORE:]
         ends = np.flatnonzero(np.equal(block[: size + 1], _NEWLINE, out=self._hits[: size + 1]))
 
-        at, look = self._find(b"NCCL ", size)
-        mine = look["first"] & 0xFFFFFFFFFF == _OWN
+        at = self._find(b"NCCL ", size)
+        first = words[at]
+        mine = first & 0xFFFFFFFFFF == word(b"NCCL ")
         if not mine.all():
-            at, look = at[mine], look[mine]
+            at, first = at[mine], first[mine]
         line = _line_of(ends, at)
-        own = Lines(np.where(line > 0, ends[line - 1] + 1, 0), at, ends[line])
-        informing = look["first"] >> 40 & 0xFF == ord("I")
-        worth = _WORTH[look["second"] >> 16 & 0xFFFF]
+        informing = first >> 40 & 0xFF == ord("I")
+        begins = self._pairs[at + (BEFORE + MESSAGE)]
+        telling = np.flatnonzero((begins != _CHANNEL) | ~informing)
+        telling = telling[_WORTH[begins[telling]] | ~informing[telling]]
 
-        via, beyond = self._find(b" via ", size)
-        slash = beyond["second"] & 0xFF == ord("/")
-        nets = via[(beyond["first"] == _NET) & slash]
+        via = self._find(b" via ", size)
+        what = words[via]
+        nets, peers = via[what == word(b" via NET")], via[what == word(b" via P2P")]
+        nets = nets[block[nets + 8] == ord("/")]
+        beyond = self._pairs[peers + (BEFORE + 8)]
         said = np.flatnonzero(informing)
         before = np.searchsorted(at[said], nets) - 1
         said = said[before[before >= 0]]
-        said = said[own.end[said] > nets[before >= 0]]
+        said = said[ends[line[said]] > nets[before >= 0]]
         return Scan(
             buffer=self._buffer,
-            own=own,
-            information=(look["first"] == _INFO) & (look["second"] & 0xFFFF == _word(b"O ")),
-            telling=own.of(worth | ~informing),
-            channels=own.of(said),
+            ends=ends,
+            at=at,
+            line=line,
+            telling=telling,
+            channels=said,
             foreign=_foreign(data, ends, line),
-            peers=int(np.count_nonzero((beyond["first"] == _PEER) & slash)),
+            peers=int(np.count_nonzero(beyond & 0xFF == ord("/"))),
+            far_peers=bool((beyond == word(b"/M")).any()) and b" via P2P/MNNVL" in data,
         )
 
     def _fill(self, data: bytes) -> None:
         room = BEFORE + len(data) + BEHIND
         if self._buffer.size < room:
             self._buffer = np.full(room + room % 2, _NEWLINE, dtype=np.uint8)
+            self._pairs, self._words = (
+                np.ndarray((self._buffer.size - 8,), kind, self._buffer, strides=(1,)) for kind in ("<u2", "<u8")
+            )
             self._hits, self._more = np.empty((2, self._buffer.size), dtype=bool)
         self._buffer[BEFORE : room - BEHIND] = np.frombuffer(data, dtype=np.uint8)
         self._buffer[room - BEHIND : room] = _NEWLINE
 
-    def _find(self, word: bytes, size: int) -> tuple[Places, NDArray[np.void]]:
-        """Where `word` may stand, and the 16 bytes there.
+    def _find(self, text: bytes, size: int) -> Places:
+        """Where four letters may stand behind another.
 
         Letters are compared in pairs, as 16-bit numbers on even offsets: half as many steps, and few false hits. On
-        an even offset the word's third letter begins such a pair, on an odd one its second.
+        an even offset the text's third letter begins such a pair, on an odd one its second.
         """
         pairs = self._buffer[BEFORE : BEFORE + (size + 3) // 2 * 2].view("<u2")
         hits, more = self._hits[: pairs.size], self._more[: pairs.size]
-        even = _word(word[2:4])
+        even = word(text[2:4])
         np.equal(pairs, even, out=hits)
-        np.bitwise_or(hits, np.equal(pairs, _word(word[1:3]), out=more), out=hits)
-        places = np.flatnonzero(hits)
-        places = places * 2 - 1 - (pairs[places] == even)
-        looks: NDArray[np.void] = np.ndarray((size + BEFORE,), _LOOK, self._buffer, strides=(1,))[places + BEFORE]
-        return places, looks
+        np.bitwise_or(hits, np.equal(pairs, word(text[1:3]), out=more), out=hits)
+        hit = np.flatnonzero(hits)
+        places: Places = hit * 2 - 1 - (pairs[hit] == even)
+        return places
 
 
 def _line_of(ends: Places, at: Places) -> Places:

@@ -104,8 +104,6 @@ class ThreadState:
 
     rank: RankState
     pending: str = ""
-    heard: object = None  # its last communicator line, with what came of it
-    key: bytes = b""
     member: MemberState | None = None
 
 

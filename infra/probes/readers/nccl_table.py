@@ -9,15 +9,17 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.probes.readers.nccl_scan import BEFORE, MESSAGE, Lines, Places, Scan
+from infra.probes.readers.nccl_scan import BEFORE, MESSAGE, Lines, Places, Scan, Words
 
 M = TypeVar("M")
 N = TypeVar("N", np.int64, np.uint64)
 Rows = NDArray[np.uint64]  # one byte string each, zeros where it is shorter
 
-TEXT = 128  # bytes; longer messages are no rows
+TEXT = 120  # bytes; longer messages are no rows
 KEY = BEFORE  # bytes; longer keys are none either
 _SMALL = 512  # rows with which a table begins: most logs are short, and fresh memory costs more than reading them
+_ALIKE = np.uint64(0x0101010101010101)  # eight words of eight are the same
+_BUT_SIX = np.uint64((1 << KEY - 6) - 1)
 _KEPT = np.tri(TEXT + 1, TEXT, -1, dtype=np.uint8) * np.uint8(255)
 # By how many bytes are kept: the first ones of a message (and a free word behind it), the last ones of a key.
 _FIRST = np.pad(_KEPT, ((0, 0), (0, 8))).view(np.uint64)
@@ -25,7 +27,7 @@ _LAST = np.ascontiguousarray(_KEPT[: KEY + 1, KEY - 1 :: -1]).view(np.uint64)
 
 
 class Table:
-    """Rows that were seen before, numbered as they came.
+    """Rows of eight words or a multiple that were seen before, numbered as they came.
 
     A row's hash names the one slot in which its number may stand. Whether it is the same row is seen by comparing the
     whole of it, so none is ever taken for another. Of two rows with one slot the later is remembered.
@@ -42,8 +44,10 @@ class Table:
     def find(self, rows: Rows) -> Places:
         """The number of each row, -1 where it is not known."""
         numbers = self._slots[self._slot(rows)].astype(np.intp)
-        known = (self._rows[numbers] == rows).all(axis=1)
-        return np.where(known & (numbers < self.size), numbers, -1)
+        known = numbers < self.size
+        for eight in (self._rows.take(numbers, axis=0) == rows).view(np.uint64).T:
+            known &= eight == _ALIKE
+        return np.where(known, numbers, -1)
 
     def add(self, rows: Rows) -> None:
         """Give the rows the next numbers, as long as there is room."""
@@ -128,13 +132,17 @@ def key_rows(scan: Scan, lines: Lines) -> tuple[Rows, Places]:
     """What stands in front of "NCCL " behind the last blank but those of "[7] ", and its length; 0 where too long."""
     rows = _windows(scan, lines.at, KEY)
     letters = rows.view(np.uint8)
-    begins = letters == ord(" ")
-    begins[:, KEY - 6 :] = False
-    begins |= letters == ord("\n")
-    length = begins[:, ::-1].argmax(axis=1)
-    rows &= _LAST[length]
+    begins = _bits(letters == ord(" ")) & _BUT_SIX | _bits(letters == ord("\n"))
+    last = np.frexp((begins & ~(begins >> 1)).astype(np.float64))[1]  # no run of ones, so that nothing is rounded up
+    length = np.where(begins > 0, KEY - last, 0)
+    rows &= _LAST.take(length, axis=0)
     letters[:, 0] = length
     return rows, length
+
+
+def _bits(marks: NDArray[np.bool_]) -> Words:
+    """Each row's 64 marks as a number, the first one lowest."""
+    return np.packbits(marks, bitorder="little").view("<u8")
 
 
 def text_rows(scan: Scan, lines: Lines, speakers: Rows) -> tuple[Rows, NDArray[np.bool_]]:
@@ -143,7 +151,7 @@ def text_rows(scan: Scan, lines: Lines, speakers: Rows) -> tuple[Rows, NDArray[n
     whole = length <= TEXT
     length = np.minimum(length, TEXT)
     rows = _windows(scan, lines.at + (BEFORE + MESSAGE), TEXT + 8)
-    rows &= _FIRST[length]
+    rows &= _FIRST.take(length, axis=0)
     rows[:, -1] = speakers << np.uint64(8) | length.astype(np.uint64)
     return rows, whole
 

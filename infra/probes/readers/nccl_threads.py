@@ -37,22 +37,19 @@ class Threads:
         numbers = self._table.find(rows)
         strange = np.flatnonzero(numbers < 0)
         if strange.size:
-            first = strange[self._table.one_each(rows[strange])]
+            some = rows[strange]
+            first = strange[self._table.one_each(some)]
             first = first[length[first] > 0]
             learned = []
-            for row, begin, at, size in zip(
-                first.tolist(),
-                lines.start[first].tolist(),
-                lines.at[first].tolist(),
-                length[first].tolist(),
-                strict=True,
-            ):
+            columns = (first, lines.start[first], lines.at[first], length[first])
+            for row, begin, at, size in zip(*(column.tolist() for column in columns), strict=True):
                 key = data[at - size : at]
                 if b":" in key and (key in self._by_key or self._join(key, data[begin:at])):
                     learned.append(row)
                     self.known.append(self._by_key[key])
-            self._learn(rows[learned])
-            numbers[strange] = self._table.find(rows[strange])
+            if learned:
+                self._learn(rows[learned])
+                numbers[strange] = self._table.find(some)
         return numbers
 
     def _learn(self, rows: Rows) -> None:
@@ -60,8 +57,9 @@ class Threads:
         self._table.add(rows)
         del self.known[self._table.size :]
         self._rank_numbers = grown(self._rank_numbers, self._table.size)
-        for number, thread in enumerate(self.known[begin:], begin):
-            self._rank_numbers[number] = (thread.rank if thread else self.anonymous).number
+        self._rank_numbers[begin : self._table.size] = [
+            (thread.rank if thread else self.anonymous).number for thread in self.known[begin:]
+        ]
 
     def speakers(self, numbers: Places) -> Rows:
         """The number of the rank that each thread speaks for."""
