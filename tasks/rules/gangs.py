@@ -187,8 +187,11 @@ def _unadmitted(gang: Gang, snapshot: Snapshot, target: TargetShape | None) -> l
     if KUEUE_QUEUE not in gang.root.labels:
         return []
     if gang.queue is None and (gang.switch is not gang.root or "Workload" in snapshot.unread):
-        why = snapshot.unread.get("Workload") or snapshot.unread.get("ResourceFlavor") or "it was not read"
-        remedy = "allow get and list of workloads, localqueues, clusterqueues and resourceflavors of kueue.x-k8s.io"
+        refused = snapshot.unread.get("Workload") or snapshot.unread.get("ResourceFlavor")
+        kinds = "workloads, localqueues, clusterqueues and resourceflavors of kueue.x-k8s.io"
+        why, remedy = refused or "it was not read", f"allow get and list of {kinds}, or add them to the dump"
+        if not refused and "ResourceFlavor" in snapshot.kinds:
+            why, remedy = "it is not there", f"create it: kubectl -n {gang.root.namespace} get localqueues"
         name = gang.root.labels[KUEUE_QUEUE]
         return [
             _finding(gang, Level.BLOCK, "queue-unread", f"where Kueue's queue {name} leads is unknown: {why}", remedy)

@@ -110,11 +110,6 @@ def commands(name: str, place: Place) -> dict[str, tuple[list[str], list[str]]]:
         case "kuberay":
             flags = ["--metrics-addr=0", f"--health-probe-bind-address={health}", "--enable-leader-election=false"]
             return {"manager": (["env", f"KUBECONFIG={kubeconfig}"], flags)}
-        case "volcano":
-            common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
-            manager = [*common, "--enable-healthz=true", f"--healthz-address={health}"]
-            scheduler = [*common, f"--cache-dump-dir={place.folder}", "--cache-dumper=false"]
-            return {"manager": ([], manager), "scheduler": ([], scheduler)}
     flags = [f"--kubeconfig={kubeconfig}", f"--config={configuration(name, place)}"]
     return {"manager": ([], [*flags, *(["--feature-gates=VisibilityOnDemand=false"] if name == "kueue" else [])])}
 
@@ -143,4 +138,4 @@ def configuration(name: str, place: Place) -> Path:
 
 def ready_path(name: str) -> str:
     """Where it says that it is ready."""
-    return {"mpi-operator": "/metrics", "volcano": "/healthz"}.get(name, "/readyz")
+    return "/metrics" if name == "mpi-operator" else "/readyz"

@@ -133,17 +133,6 @@ OPERATORS = {
             crds="config/crd/bases/*.yaml",
             served=("/apis/ray.io/v1/rayclusters", "/apis/ray.io/v1/rayjobs"),
         ),
-        Operator(
-            name="volcano",
-            module="volcano.sh/volcano",
-            programs={
-                "manager": "volcano.sh/volcano/cmd/controller-manager",
-                "scheduler": "volcano.sh/volcano/cmd/scheduler",
-            },
-            pins="volcano",
-            crds="config/crd/*/bases/*.yaml",
-            served=("/apis/batch.volcano.sh/v1alpha1/jobs", "/apis/scheduling.volcano.sh/v1beta1/podgroups"),
-        ),
     )
 }
 
