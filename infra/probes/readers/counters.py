@@ -126,8 +126,8 @@ def read_ethtool(text: str) -> ToolReading | None:
     A second list is another interface or another time, which it does not say: nothing is added up or subtracted.
     """
     starts = [m.end() for m in re.finditer(r"^[^\S\n]*NIC statistics:[^\S\n]*$", text, re.M)]
-    if not starts:
-        return None
+    if not starts or "_vport_rdma_" not in text:
+        return None  # an interface of no RDMA NIC
     lists = [
         {m["name"]: n for m in _STATISTICS.finditer(text[begin:end]) if (n := whole(m["value"])) is not None}
         for begin, end in zip(starts, [*starts[1:], len(text)], strict=True)

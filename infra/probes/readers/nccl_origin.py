@@ -9,7 +9,7 @@ import re
 
 from infra.model.reading import Origin, TaggedProcess
 
-WHOLE = 16 << 20  # bytes that are looked at in any case
+WHOLE = 8 << 20  # bytes that are looked at in any case
 ONE_IN = 16  # blocks behind them
 MOST = 65_536  # processes and tags that are told apart
 _GLANCE = 1 << 14  # bytes of a block in which a launcher's tag would stand on some line
