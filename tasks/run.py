@@ -16,7 +16,7 @@ from typing import Any
 from infra import connect as clouds
 from infra.clock import Clock, rfc3339
 from infra.errors import PoolshiftError, Refused
-from infra.kube import api, records
+from infra.kube import api, leases, records
 from infra.kube.api import Kube
 from infra.model.pools import Pool, Pools
 from infra.model.record import Step, StepRecord, StepState
@@ -47,11 +47,11 @@ class Run:
     def open(
         cls, spec: MigrationSpec, say: Say | None = None, passing: Say | None = None, show: Show | None = None
     ) -> Run:
-        """Connect to the spec's cluster. Nothing is written."""
+        """Connect to the spec's cluster. Nothing is written, and nothing is once a lease of this process is lost."""
         nobody: Say = lambda text: None  # noqa: E731
         return cls(
             spec=spec,
-            kube=api.connect(spec.cluster),
+            kube=api.connect(spec.cluster).guarded(leases.lost),
             say=say or nobody,
             passing=passing or nobody,
             show=show or (lambda title, rows: None),
@@ -146,7 +146,8 @@ class Done:
 def perform(run: Run, step: Step, work: Callable[[Run], Done]) -> StepRecord:
     """Do one step, or say that it is done; its record is in the cluster before this returns.
 
-    An error leaves the step `failed` in the record and goes on to the caller.
+    An error leaves the step `failed` in the record and goes on to the caller. Raises Refused, and writes nothing, where
+    a lease was lost meanwhile.
     """
     before = run.step(step)
     if before is not None and before.state is StepState.DONE:
@@ -159,7 +160,8 @@ def perform(run: Run, step: Step, work: Callable[[Run], Done]) -> StepRecord:
         done = work(run)
     except PoolshiftError as error:
         known = before.data if before else {}
-        _finish(run, step, started, Done(summary=error.wording(), state=StepState.FAILED, data=known))
+        if not leases.lost():  # else another process says how the step stands
+            _finish(run, step, started, Done(summary=error.wording(), state=StepState.FAILED, data=known))
         raise
     reach(f"{step}:acted")
     record = _finish(run, step, started, done)

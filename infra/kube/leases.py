@@ -137,6 +137,7 @@ def hold(kube: Kube, identities: list[str], run: str, clock: Clock | None = None
         Refused: somebody else holds one of them, alive; says who, where, and for which run.
 
     """
+    kube = kube.guarded(lambda: "")  # a renewal must not wait until it is known that it was made
     held: list[Held] = []
     threads: list[threading.Thread] = []
     try:
