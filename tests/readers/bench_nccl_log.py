@@ -10,7 +10,6 @@ and the slowest style is named.
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import subprocess
@@ -58,8 +57,8 @@ def write_log(path: Path, style: str, megabytes: int) -> float:
 
 def _children() -> float:
     """CPU seconds of the processes that were started and have ended."""
-    times = os.times()
-    return times.children_user + times.children_system
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main(megabytes: int) -> None:
