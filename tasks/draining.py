@@ -1,4 +1,4 @@
-"""`poolshift drain`: which nodes, and with what options; the engine itself is `tasks.drain`."""
+"""`poolshift drain`: which nodes, and with what options; the drain itself is `tasks.standalone`."""
 
 from __future__ import annotations
 
