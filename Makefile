@@ -24,7 +24,7 @@ help:
 	@echo "make test-statistics    how often the step-time interval misses the truth, by simulation"
 	@echo "make test-payloads      the probe payloads for real: torch under gloo, fio (installs the payloads extra)"
 	@echo "make test-real          the same behaviour on a real control plane, 1.36 (Go, or KUBEBUILDER_ASSETS)"
-	@echo "make operators          build JobSet, LeaderWorkerSet and the MPI operator for test-real-all (Go)"
+	@echo "make operators          build JobSet, LeaderWorkerSet, MPI, Kueue, training, KubeRay for test-real-all (Go)"
 	@echo "make test-real-all      on 1.36 and 1.34, with whole migrations and kill -9 at every boundary"
 
 demo: $(STAMP)
@@ -73,7 +73,7 @@ bench: $(STAMP)
 karpenter: $(STAMP)
 	PYTHONPATH=. $(BIN)/python tests/bench/karpenter/build.py
 
-# Real operators for tests/real/test_operators.py; once, into the cache.
+# Real operators for tests/real/test_operators*.py; once, into the cache.
 operators: $(STAMP)
 	PYTHONPATH=. $(BIN)/python tests/real/binaries/build_operators.py $(OPERATORS)
 
