@@ -89,11 +89,17 @@ def run_together(agent: Agent, members: Mapping[int, PodWorker], program: Collec
         ],
         generation=generation_of(image["image"], read.knob(first.pod, "nccl-version")),
         env=read.environment(first.pod, image),
-        seed=f"{agent.seed}/{first.namespace}/{first.pod['metadata'].get('labels', {}).get('job-name', first.name)}",
+        seed=_seed(agent, first),
         ofi_in_image=read.knob(first.pod, "network-plugin", "true") != "false",
     )
     counters = {worker.node: agent.nodes[worker.node].counters for worker in members.values()}
     return program.run(Setting(job=job, start=agent.clock.now(), counters=counters))
+
+
+def _seed(agent: Agent, worker: PodWorker) -> str:
+    """The same for a job of the same name on the same pool, whatever its nodes are called: no demo ends by chance."""
+    job = worker.pod["metadata"].get("labels", {}).get("job-name", worker.name)
+    return f"{agent.seed}/{agent.nodes[worker.node].pool}/{worker.namespace}/{job}"
 
 
 def _unknown_machine() -> Transcript:

@@ -126,7 +126,7 @@ def train(setting: Setting, args: TrainArgs) -> list[Transcript]:
     model = physics.QWEN_14B
     tapes[0].say(at, compact(_train_start(setting, args)))
     typical = physics.step_seconds(setting.hosts, job.ranks, model, args.batch)
-    rng = setting.rng("train", args.steps, *_nodes(setting), typical)  # no two pools jitter alike
+    rng = setting.rng("train", args.steps)
     for step in range(args.warmup + args.steps):
         slow = 1.6 if step == 0 else 1.05 if step < args.warmup else 1.0  # caches, autotuning
         seconds = physics.noisy(typical * slow, rng)
