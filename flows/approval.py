@@ -93,7 +93,7 @@ def approve(cluster: Cluster, run: str, *, by: str | None, reason: str) -> str:
     if gate is None or gate.state is not StepState.DONE:
         raise Refused(
             f"run {run}",
-            f"its gate is {gate.state.value}: {gate.summary}" if gate else "its gate has not been judged yet",
+            f"its gate is {gate.standing}" if gate else "its gate has not been judged yet",
             expected="a gate that has passed, before somebody decides on it",
             remedy=f"poolshift status {run}; approve when the migration waits for it",
         )

@@ -100,6 +100,29 @@ def prefect_api(*, shared: bool = False) -> Iterator[str]:
         stop_server(child)
 
 
+@contextmanager
+def served_api() -> Iterator[str]:
+    """The URL of an API at which somebody serves the deployments, with the environment set for it.
+
+    PREFECT_API_URL, else the server that `poolshift serve` of this home made known. Never one of our own: nothing is
+    registered there.
+
+    Raises:
+        Unreachable: neither is there, or PREFECT_API_URL does not answer.
+
+    """
+    if not os.environ.get("PREFECT_API_URL") and known_server() is None:
+        raise Unreachable(
+            "Prefect",
+            "PREFECT_API_URL is not set and no poolshift serve runs here",
+            expected="a Prefect API at which the deployments are served",
+            remedy="poolshift serve in another shell, then here the line that it prints: "
+            "export PREFECT_API_URL=http://127.0.0.1:PORT/api",
+        )
+    with prefect_api() as url:
+        yield url
+
+
 def flush() -> None:
     """Send what Prefect's client still holds back: at exit it would look for a server that is gone, for minutes."""
     if "prefect" not in sys.modules:

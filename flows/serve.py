@@ -112,6 +112,7 @@ def _serve(deployments: list[Any], limit: int, ui: str) -> int:
             runner.add_deployment(deployment)
         say(f"serving {', '.join(d.name for d in deployments)}; Ctrl-C ends it")
         say(f"Prefect UI: {ui}/deployments")
+        say(f"for other shells: export PREFECT_API_URL={ui}/api")
         asyncio.run(runner.start())
     except (KeyboardInterrupt, TerminationSignal):
         say("stopped")

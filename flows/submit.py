@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from typing import Any
@@ -23,13 +22,18 @@ def follow(deployment: str, spec: MigrationSpec) -> dict[str, Any]:
     """Create a flow run of the deployment and report its steps until it ends.
 
     Raises:
+        Unreachable: no Prefect API is named or known, or it does not answer.
         NotFound: no such deployment; says how to register it.
         GateHeld, Unmeasured, Refused: as the migration itself would.
         Unmeasured: also when the run completed, but the cluster of `spec` has no finished record of it.
         Unreachable: the run crashed, or was cancelled.
 
     """
-    url = _api()
+    with orchestrator.served_api() as url:
+        return _follow(url, deployment, spec)
+
+
+def _follow(url: str, deployment: str, spec: MigrationSpec) -> dict[str, Any]:
     found = _deployment(url, deployment)
     # With the key, a POST that is sent again after a lost answer finds the run that the first one made.
     created = orchestrator.post(
@@ -47,7 +51,7 @@ def follow(deployment: str, spec: MigrationSpec) -> dict[str, Any]:
         for step, entry in (record.steps if record else {}).items():
             if shown.get(step) is not entry.state:
                 shown[step] = entry.state
-                say(f"{step.value}: {entry.state.value} {entry.summary}".rstrip())
+                say(f"{step.value} {entry.standing}")
         if state["type"] in _FINAL:
             return {**_ended(state, spec, run_id, record), "simulated": kube.sandbox is not None}
         time.sleep(_POLL)
@@ -70,17 +74,20 @@ def _ended(state: dict[str, Any], spec: MigrationSpec, run_id: str, record: reco
             "report": str(last.data.get("html", "")),
             "flow_run": run_id,
         }
-    message = str(state.get("message") or state.get("name") or state["type"])
+    raise failure(str(state.get("message") or state.get("name") or state["type"]), spec.name, run_id)
+
+
+def failure(message: str, run: str, run_id: str) -> PoolshiftError:
+    """The error that ended a flow run, back from its words: what to type next is not to be looked for in a sentence."""
     # Prefect words a failed run as "Flow run encountered an exception: Kind: text".
     kind = next((k for k in _KINDS if f"{k}:" in message), "")
     text = message.split(f"{kind}:", 1)[-1].strip() if kind else message
-    raise _KINDS.get(kind, Unreachable)(
-        f"flow run {run_id}", text, remedy=f"poolshift status {spec.name}; the run's log is in the Prefect UI"
+    facts, _, remedy = text.partition("; next: ")
+    observed, _, expected = facts.partition("; expected ")
+    look = f"poolshift status {run}; the run's log is in the Prefect UI"
+    return _KINDS.get(kind, Unreachable)(
+        f"flow run {run_id}", observed, expected=expected, remedy=f"{remedy} (or see: {look})" if remedy else look
     )
-
-
-def _api() -> str:
-    return os.environ["PREFECT_API_URL"]
 
 
 def _deployment(url: str, name: str) -> str:

@@ -54,15 +54,16 @@ def migrate(
     loaded = load_spec(spec, MigrationSpec, kubeconfig, context, budget)
 
     def work() -> Any:
-        if submit:
-            from flows import submit as submitting
-
-            return submitting.follow("migrate-node-pool/migrate-node-pool", loaded)
         from flows.migrate import migrate as flow
 
         return flow(loaded)
 
-    result = with_prefect(work)
+    if submit:
+        from flows import submit as submitting
+
+        result = submitting.follow("migrate-node-pool/migrate-node-pool", loaded)
+    else:
+        result = with_prefect(work)
     present.migration(result, as_json=as_json)
     return int(result["exit_code"])
 

@@ -58,6 +58,12 @@ class StepRecord:
     summary: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def standing(self) -> str:
+        """State and summary, which may begin with the same word: "held: fail: readiness"."""
+        said = self.summary.removeprefix(self.state.value).lstrip(". ")
+        return f"{self.state.value}: {said}" if said else self.state.value
+
     def to_json(self) -> str:
         """Compact JSON for one ConfigMap key."""
         return json.dumps(asdict(self), separators=(",", ":"), default=str)
