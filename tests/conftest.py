@@ -7,11 +7,17 @@ POOLSHIFT_REAL_VERSION ("1.34") chooses the version, KUBEBUILDER_ASSETS the fold
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from infra.sandbox import real
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's background job: what it starts would not hear a Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def real_wanted(config: pytest.Config) -> bool:

@@ -31,6 +31,7 @@ OURS = {
 }
 _POOL_LABELS = ("eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool")
 _CHANGING = ("createdAt", "modifiedAt", "resources", "etag", "self_link", "instance_group_urls", "nodegroupArn")
+_ASKING = "flow-run"  # only where a process waited for the answer itself
 _TIMED = ("checkpoint-never-seen",)  # how long a job has run when the plan looks is chance
 _WARNINGS = re.compile(r", (?:no|\d+) warnings?")  # counted with the timed ones; the findings themselves are compared
 _NODE = re.compile(r"\b(ip-[\w.-]+|gke-[\w-]+)")
@@ -118,7 +119,7 @@ def _pod(pod: Raw) -> str:
 def _record(record: records.RunRecord) -> Raw:
     return {
         "kind": record.kind,
-        "notes": sorted(record.notes),
+        "notes": sorted(record.notes.keys() - {_ASKING}),
         "steps": {step.value: _step(entry.to_json()) for step, entry in record.steps.items()},
     }
 
