@@ -14,9 +14,8 @@ import pytest
 
 from infra.sandbox import real
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell's background job: what it starts would not hear a Ctrl-C
+# In a shell's background job: what it starts would not hear a Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
