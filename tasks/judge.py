@@ -92,6 +92,32 @@ def judge(stream: BinaryIO | Path | str, *, machine_type: str | None = None, nod
 
 def judge_reading(reading: Reading, *, fabric: Fabric | None = None, nodes: int | None = None) -> JudgeResult:
     """Judge what was read before, so that saved output can be judged again under new limits."""
+    found = _judged(reading, fabric, nodes)
+    return _of_damaged(found, reading.damage) if reading.damage else found
+
+
+def _of_damaged(found: JudgeResult, damage: str) -> JudgeResult:
+    """What stands before the damage may be looked at. It is judged in no way: anything may be missing or altered."""
+    said = Finding(
+        level=Level.WARN,
+        code="damaged-file",
+        object="input",
+        observed=damage,
+        expected="the whole file",
+        remedy="copy it again from where it was made, and check it there with gzip -t, bzip2 -t or xz -t",
+    )
+    claims = {"healthy", "complete", "cause", "suspicious", "fallback", "rdma", "gdr", "fatal", "bytes"}
+    return JudgeResult(
+        kind=found.kind,
+        outcome=Outcome.UNMEASURED,
+        verdict="undetermined",
+        fields={name: value for name, value in found.fields.items() if name not in claims},
+        findings=(said,),
+        missing=("a packed file that can be read to its end",),
+    )
+
+
+def _judged(reading: Reading, fabric: Fabric | None, nodes: int | None) -> JudgeResult:
     if reading.tool is not None:
         answer = answer_tool(reading.tool, fabric=fabric)
         return _result(reading.kind, [answer, *_beside(reading)], [], _tool_outcome(answer, reading))

@@ -361,7 +361,10 @@ class ToolReading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """Everything found in one output. `ended_badly`: what says that a program in it did not end well."""
+    """Everything found in one output. `ended_badly`: what says that a program in it did not end well.
+
+    `damage`: how the packed file is broken that it comes from, so that anything may be missing; "" where it is whole.
+    """
 
     kind: Kind
     nccl: NcclLog | None = None
@@ -370,4 +373,5 @@ class Reading:
     tool: ToolReading | None = None
     ended_badly: tuple[str, ...] = ()
     bytes: int = 0
+    damage: str = ""
     head: builtins.bytes = b""  # the first bytes of an output that nobody knows

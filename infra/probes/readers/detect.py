@@ -23,8 +23,9 @@ def read(stream: BinaryIO) -> Reading:
     log, tests, payload, ends = NcclLogReader(), NcclTestsReader(), PayloadReader(), EndsReader()
     origin = OriginReader()
     kept: list[bytes] | None = []
-    size = 0
+    size, damage = 0, ""
     for block in blocks(stream):
+        damage = block.damage
         size += len(block.data)
         try:
             foreign = log.feed(block.data, torn=block.torn)
@@ -66,6 +67,7 @@ def read(stream: BinaryIO) -> Reading:
         tool=tool,
         ended_badly=tuple(ends.found),
         bytes=size,
+        damage=damage,
         head=kept[0][:4096] if kind is Kind.UNKNOWN and kept else b"",
     )
 

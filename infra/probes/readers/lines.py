@@ -29,10 +29,18 @@ _OBJECT = re.compile(rb'\{\s*"')
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines. `torn`: this is the last block and it ends inside a line."""
+    """Whole lines. `torn`: this is the last one with text, and it ends inside a line.
+
+    `damage`, on a last block without text: how the packed file is broken that the text before comes from.
+    """
 
     data: bytes
     torn: bool = False
+    damage: str = ""
+
+
+class _Damaged(Exception):
+    """A packed file breaks; the message says which kind of file, how and where."""
 
 
 class _Unpacker(Protocol):
@@ -45,16 +53,50 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-_PACKED: tuple[tuple[bytes, Callable[[], _Unpacker]], ...] = (
-    (b"BZh", bz2.BZ2Decompressor),
-    (b"\xfd7zXZ\x00", lzma.LZMADecompressor),
+class _Inflate:
+    """zlib's decompressor for gzip, with the manners of the other two: what was not read yet stays inside."""
+
+    def __init__(self) -> None:
+        self._inflate = zlib.decompressobj(wbits=31)
+        self._full = False  # the last piece was as long as it might be: more may wait in the window
+
+    @property
+    def eof(self) -> bool:
+        return self._inflate.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not (self._full or self._inflate.unconsumed_tail)
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflate.unused_data
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        piece = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
+        self._full = len(piece) == max_length
+        return piece
+
+
+# The first bytes, the format's name, and what unpacks one stream of it.
+_PACKED: tuple[tuple[bytes, str, Callable[[], _Unpacker]], ...] = (
+    (b"\x1f\x8b", "gzip", _Inflate),
+    (b"BZh", "bzip2", bz2.BZ2Decompressor),
+    (b"\xfd7zXZ\x00", "xz", lzma.LZMADecompressor),
 )
 
 
 def blocks(stream: BinaryIO) -> Iterator[Block]:
     """Yield the stream as blocks of clean lines, each ending with a newline except a torn last one."""
-    rest = b""
-    for chunk in _decoded(stream):
+    rest, damage = b"", ""
+    source = _decoded(stream)
+    while True:
+        try:
+            chunk = next(source, None)
+        except _Damaged as broken:
+            chunk, damage = None, str(broken)
+        if chunk is None:
+            break
         data = rest + chunk if rest else chunk
         if b"\r" in data:
             # A lone CR at the end may be half of a CRLF: it waits for the next chunk.
@@ -75,15 +117,18 @@ def blocks(stream: BinaryIO) -> Iterator[Block]:
     if last.strip():
         # A whole JSON object is a whole line, whoever left out the newline behind it.
         yield Block(last, torn=not rest.endswith(b"\r") and not last.rstrip().endswith(b"}"))
+    if damage:
+        yield Block(b"", damage=damage)
 
 
 def _decoded(stream: BinaryIO) -> Iterator[bytes]:
     """Chunks of UTF-8 (or plain bytes), unzipped, without a byte-order mark."""
     first = stream.read(BLOCK)
     source = _chunks(first, stream)
-    packed = next((make for magic, make in _PACKED if first.startswith(magic)), None)
-    if first.startswith(b"\x1f\x8b") or packed is not None:
-        source = _unpacked(source, packed) if packed is not None else _unzipped(source)
+    # Of a file that was cut behind its second byte, those two must do.
+    kinds = [kind for kind in _PACKED if len(first) > 1 and first.startswith(kind[0][: len(first)])]
+    if kinds:
+        source = _unpacked(source, *kinds[0][1:])
         first = next(source, b"")
         source = _chained(first, source)
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -110,36 +155,25 @@ def _chained(first: bytes, source: Iterator[bytes]) -> Iterator[bytes]:
     yield from source
 
 
-def _unzipped(source: Iterator[bytes]) -> Iterator[bytes]:
-    """Inflate piece by piece; a damaged or cut archive ends the text where it breaks."""
-    inflate = zlib.decompressobj(wbits=31)
+def _unpacked(source: Iterator[bytes], name: str, make: Callable[[], _Unpacker]) -> Iterator[bytes]:
+    """Unpack piece by piece, one stream behind the other. Raises _Damaged where one breaks, or does not end."""
+    unpack, begun, given = make(), False, 0
     for chunk in source:
-        data = chunk
-        while data:
+        data, given = chunk, given + len(chunk)
+        while data or (begun and not unpack.needs_input):
+            begun = True
             try:
-                yield inflate.decompress(data, BLOCK)
-            except zlib.error:
-                return
-            data = inflate.unconsumed_tail
-            if inflate.eof:
-                data = inflate.unused_data
-                inflate = zlib.decompressobj(wbits=31)
-
-
-def _unpacked(source: Iterator[bytes], make: Callable[[], _Unpacker]) -> Iterator[bytes]:
-    """The same for bzip2 and xz, which may hold several streams one behind the other, too."""
-    unpack = make()
-    for chunk in source:
-        data = chunk
-        while data or not (unpack.needs_input or unpack.eof):
-            try:
-                yield unpack.decompress(data, BLOCK)
-            except (OSError, EOFError, lzma.LZMAError):
-                return
+                piece = unpack.decompress(data, BLOCK)
+            except (zlib.error, OSError, EOFError, lzma.LZMAError) as cause:
+                place = f"between its bytes {given - len(chunk):,} and {given:,}"
+                raise _Damaged(f"the {name} file is damaged {place} ({cause})") from cause
+            yield piece
             data = b""
             if unpack.eof:
-                data = unpack.unused_data
+                data, begun = unpack.unused_data, False
                 unpack = make()
+    if begun:
+        raise _Damaged(f"the {name} file is cut: it stops at byte {given:,}, and its end is missing")
 
 
 def _clean(data: bytes) -> bytes:
