@@ -81,23 +81,33 @@ class BlockersResult:
 
     def lines(self, limit: int = 20) -> list[str]:
         """For a person: the answer, then each blocker with its remedy."""
-        where = f"node {self.node}" if self.node else f"{plural(len(self.nodes), 'node')}"
+        if not self.nodes:
+            return [f"no node can be judged: {'; '.join(self.unknown)}", f"    next: {dump.WHOLE}"]
         word = {True: "can be drained", False: "cannot be drained", None: "cannot be judged"}[self.drainable]
         found = [
             (
-                f"{where} {word}: {plural(len(self.blockers), 'blocker')}, "
+                f"{self._where} {word}: {plural(len(self.blockers), 'blocker')}, "
                 f"{plural(len(self.not_blockers), 'pod')} can leave or may stay"
             )
         ]
         for blocker in self.blockers[:limit]:
             found.append(f"pod {blocker.pod} ({blocker.node}): {blocker.why}: {blocker.decision.reason}")
             if blocker.decision.remedy:
-                found.append(f"    {blocker.decision.remedy}")
+                found.append(f"    next: {blocker.decision.remedy}")
         if len(self.blockers) > limit:
             found.append(f"and {len(self.blockers) - limit} more")
         found += [f"unknown: {text}" for text in self.unknown]
         found += [f"assumed: {text}" for text in self.assumed]
         return found
+
+    @property
+    def _where(self) -> str:
+        """Of several nodes, how many: one that nothing blocks is not said to be blocked."""
+        if self.node:
+            return f"node {self.node}"
+        stuck = len({b.node for b in self.blockers})
+        every = plural(len(self.nodes), "node")
+        return f"{stuck} of {every}" if 0 < stuck < len(self.nodes) else every
 
 
 def blockers(
@@ -129,7 +139,7 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
         if not stopping:
             clear.append(pod.key)
     if "Pod" not in snapshot.kinds:
-        unknown.append("the dump holds no pods")
+        unknown.append("the dump holds no pods, and they are what leaves")
     elif not names:
         unknown.append("no pod of the dump is on a node")
     elif snapshot.kinds == {"Pod"}:

@@ -17,6 +17,8 @@ from infra.errors import BadFile
 
 _OPEN, _CLOSE = b"\n        {", b"\n        }"
 MAKE = "kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FILE"
+# Where Kueue alone starts what it has admitted, where its queues lead is part of the answer.
+WHOLE = f"{MAKE}; where Kueue runs, also workloads.kueue.x-k8s.io,localqueues,clusterqueues,resourceflavors"
 _LARGE = 32 << 20  # bytes; below this a whole parse is cheaper than care
 
 

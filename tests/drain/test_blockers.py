@@ -394,3 +394,28 @@ def test_a_dump_that_was_cut_is_refused_and_never_read_as_drainable(form: str, t
 
     with pytest.raises(BadSpec):
         blockers(file)
+
+
+def test_of_several_nodes_those_that_are_blocked_are_counted():
+    on = [pod(f"p{n}", owners=[] if n in (1, 2) else ..., spec={"nodeName": f"n{n}"}) for n in (1, 2, 3, 4)]
+    found = blockers([*on, pod("p5", owners=[])])
+
+    assert found.lines()[0] == "2 of 4 nodes cannot be drained: 3 blockers, 2 pods can leave or may stay"
+    assert blockers(on[:2]).lines()[0].startswith("2 nodes cannot be drained: 2 blockers")
+    assert blockers([node(), *on], "n3").lines()[0].startswith("node n3 can be drained: 0 blockers")
+    assert sum(line.startswith("    next: ") for line in found.lines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("objects", "missing"),
+    [
+        ([node(), node("n2")], "the dump holds no pods"),
+        ([pod(spec={"nodeName": ""})], "no pod of the dump is on a node"),
+    ],
+)
+def test_where_no_node_can_be_judged_what_is_missing_is_said_with_the_command_that_dumps_it(objects, missing):
+    first, then = blockers(objects).lines()
+
+    assert first.startswith(f"no node can be judged: {missing}")
+    assert then.startswith("    next: kubectl get nodes,pods,pdb")
+    assert "where Kueue runs, also workloads.kueue.x-k8s.io,localqueues" in then
