@@ -9,8 +9,8 @@ import typer
 
 from flows.commands.options import (
     AsJson,
-    Context,
-    Kubeconfig,
+    LiveContext,
+    LiveKubeconfig,
     cluster_of,
     standard_input,
 )
@@ -31,8 +31,8 @@ def judge(
 def audit(
     file: Annotated[str | None, typer.Option("-f", help="Objects as kubectl get -o json prints them, or a log")] = None,
     pool: Annotated[list[str] | None, typer.Option(help="Only nodes of this pool; may be given more than once")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     as_json: AsJson = False,
 ) -> int:
     """Are the plugins there on every node? No GPU-minute is used. A dump with -f, else the live cluster."""
@@ -77,8 +77,8 @@ def drain(
     evictions_per_second: Annotated[
         float, typer.Option(min=0.1, max=1e6, metavar="N", help="At most so many, over all nodes")
     ] = 500.0,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     as_json: AsJson = False,
 ) -> int:
     """Empty nodes of any cluster, as fast as its budgets allow. Flags mean what they mean to kubectl drain."""

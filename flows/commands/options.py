@@ -20,6 +20,13 @@ Kubeconfig = Annotated[
     str | None, typer.Option(help="Default: the spec's, $KUBECONFIG, ~/.kube/config, or the cluster it runs in")
 ]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: the spec's, or its current one")]
+# Of commands that take no spec.
+LiveKubeconfig = Annotated[
+    str | None, typer.Option("--kubeconfig", help="Default: $KUBECONFIG, ~/.kube/config, or the cluster it runs in")
+]
+LiveContext = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig; default: its current one")
+]
 Budget = Annotated[
     float | None,
     typer.Option(

@@ -8,8 +8,8 @@ import typer
 
 from flows.commands.options import (
     AsJson,
-    Context,
-    Kubeconfig,
+    LiveContext,
+    LiveKubeconfig,
     Namespace,
     RunName,
     cluster_of,
@@ -27,8 +27,8 @@ def approve(
     name: RunName,
     reason: Annotated[str, typer.Option(help="Why; kept in the record")],
     by: Annotated[str | None, typer.Option(help="Who; default: the user of this shell")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
@@ -44,8 +44,8 @@ def pause(
     name: RunName,
     reason: Why = "",
     by: By = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
@@ -56,8 +56,8 @@ def pause(
 def resume(
     name: RunName,
     by: By = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
@@ -69,8 +69,8 @@ def cancel(
     name: RunName,
     reason: Why = "",
     by: By = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
@@ -80,8 +80,8 @@ def cancel(
 
 def status(
     name: Annotated[str | None, typer.Argument(metavar="RUN", help="One run; default: all")] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     namespace: Namespace = "poolshift",
     as_json: AsJson = False,
 ) -> int:
@@ -99,8 +99,8 @@ def report(
     rejudge: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Judge its saved output again, under this spec's limits")
     ] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    kubeconfig: LiveKubeconfig = None,
+    context: LiveContext = None,
     namespace: Namespace = "poolshift",
     into: Annotated[
         str | None, typer.Option(help="Folder; default: reports/ in $POOLSHIFT_HOME or ~/.local/state/poolshift")
