@@ -352,7 +352,7 @@ class Emptying:
             if step is Step.FORCE and lane_behind:
                 self._force(job, lane_behind, now)
             elif step is Step.GIVE_UP:
-                self._end(job, *late_end(job, self.limits, self.view.lost, waits_for(job, self.view.budgets)))
+                self._end(job, *late_end(job, self.limits, self.view.lost, self._held_by(job)))
             elif step is Step.DOUBT:
                 self._distrust(job, real)
 
@@ -377,9 +377,7 @@ class Emptying:
         self.jobs.update(self.last.give_up())
         unknown = code == "cancelled" or self.view.lost is not None
         for job in list(self.jobs.values()):
-            said = waits_for(job, self.view.budgets) or (
-                "cancelled" if code == "cancelled" else "had not left when time was up"
-            )
+            said = self._held_by(job) or ("cancelled" if code == "cancelled" else "had not left when time was up")
             self._end(job, End.UNKNOWN if unknown else End.FAILED, code, said)
 
     def _end(self, job: Job, end: End, code: str, reason: str, remedy: str = "") -> None:
@@ -401,5 +399,16 @@ class Emptying:
         """Where it stands now."""
         span = monotonic() - self.pace[0] if self.pace else 0.0
         rate = len(self.pace) / span if span > 0.5 else 0.0
-        jobs = self.jobs.values()
-        return standing(jobs, self.view.budgets, total=self.total, gone=self.gone, per_second=rate)
+        return standing(
+            self.jobs.values(),
+            self.view.budgets,
+            total=self.total,
+            gone=self.gone,
+            per_second=rate,
+            rate=self.queues.limited_by(self.evictor.rate_name),
+            refused=self.queues.refused,
+        )
+
+    def _held_by(self, job: Job) -> str:
+        rate = self.queues.limited_by(self.evictor.rate_name)
+        return waits_for(job, self.view.budgets, rate, self.queues.refused)

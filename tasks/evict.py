@@ -40,11 +40,16 @@ class Evictor:
         clock: Clock,
         workers: int = WORKERS,
         past_budget: Callable[[str, str], None] = lambda pod, budget: None,
+        rate_name: str = "drain.evictions_per_second",
     ) -> None:
-        """`past_budget` is told NAMESPACE/NAME of a pod and its budget before it is deleted past that budget."""
+        """`past_budget` is told NAMESPACE/NAME of a pod and its budget before it is deleted past that budget.
+
+        `rate` is in evictions a second, `rate_name` what sets it, for people.
+        """
         self.view, self.clock, self.workers, self.past_budget = view, clock, workers, past_budget
         self._barred, self._recalled = kube.barred, False
         self._lines = Lines(kube)
+        self.rate_name = rate_name
         self.tally = Tally()
         self.queues = Queues(rate)
         self._work: SimpleQueue[tuple[Job, bool, int | None] | None] = SimpleQueue()

@@ -234,6 +234,19 @@ class Queues:
                     self._touched.pop(key, None)
         return taken
 
+    @property
+    def refused(self) -> set[str]:
+        """Budgets whose status, as it is now, the server has refused an eviction on."""
+        return {key for key, lane in self.lanes.items() if lane.refused_at_version}
+
+    def limited_by(self, name: str) -> str:
+        """What held jobs back on the last `take`, in words: our own limit, called `name`, or a server that is busy."""
+        if not self.limited_for:
+            return ""
+        if self.rate.current < self.rate.limit:
+            return f"held by the server, which asked for fewer requests: {self.rate.current:.3g} evictions a second"
+        return f"held by {name} {self.rate.limit:g}"
+
     def _turns_left(self, key: str) -> float:
         """The longest first: its replacements come one after another, and where the rate is short it would end last.
 

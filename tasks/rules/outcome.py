@@ -74,7 +74,10 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where an emptying stands. `waiting`: budget, what is said of it and of the first pod that waits, how many do."""
+    """Where an emptying stands. `waiting`: budget, what is said of it and of the first pod that waits, how many do.
+
+    A budget "" stands for the rate.
+    """
 
     total: int
     gone: int
@@ -97,7 +100,7 @@ class Progress:
             text += f", {rate}"
             left = (self.total - self.gone) / self.per_second
             # Where every pod that is left waits for a budget, the pace so far says nothing of when it opens.
-            if left >= 1 and sum(count for *_, count in self.waiting) < self.total - self.gone:
+            if left >= 1 and sum(count for key, _, count in self.waiting if key) < self.total - self.gone:
                 text += f", about {span(timedelta(seconds=left))} left"
         text += "".join(f"; {waits_words(words or key, count)}" for key, words, count in self.waiting[:3])
         if len(self.waiting) > 3:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from infra.model.workload import Budget
 from tasks.rules.lanes import Job
@@ -10,19 +10,46 @@ from tasks.rules.outcome import Progress
 
 
 def standing(
-    jobs: Iterable[Job], budgets: Mapping[str, Budget], *, total: int, gone: int, per_second: float
+    jobs: Iterable[Job],
+    budgets: Mapping[str, Budget],
+    *,
+    total: int,
+    gone: int,
+    per_second: float,
+    rate: str = "",
+    refused: Container[str] = (),
 ) -> Progress:
-    """Count those that still have to go: how many end, and how many wait for which budget."""
+    """Count those that still have to go: how many end, and how many wait for which budget, or for the rate.
+
+    Args:
+        jobs: pods on their way out.
+        budgets: as they are now.
+        total: of all that have to go.
+        gone: of them.
+        per_second: the pace so far.
+        rate: what holds back evictions that no budget holds, in words; "" where nothing does.
+        refused: budgets whose status of now the server has refused an eviction on.
+
+    """
     leaving = 0
     waiting: dict[str, tuple[str, int]] = {}
     for job in jobs:
         if job.accepted:
             leaving += 1
-        elif job.budget:
-            known = waiting.get(job.budget)
-            if known is None:
-                known = (f"{waits_for(job, budgets) or job.budget}: it holds {job.pod.key}", 0)
-            waiting[job.budget] = (known[0], known[1] + 1)
+            continue
+        shut = _is_shut(budgets.get(job.budget), refused)
+        if not shut and (job.in_flight or not rate or _unanswered(job)):
+            continue
+        key = job.budget if shut else ""
+        known = waiting.get(key)
+        if known is None:
+            words = (
+                f"{waits_for(job, budgets, rate, refused)}: it holds {job.pod.key}"
+                if shut
+                else f"{rate}: {job.pod.key}"
+            )
+            known = (words, 0)
+        waiting[key] = (known[0], known[1] + 1)
     return Progress(
         total=total,
         gone=gone,
@@ -32,9 +59,25 @@ def standing(
     )
 
 
-def waits_for(job: Job, budgets: Mapping[str, Budget]) -> str:
-    """Which budget it waits for, with the numbers of now; without one, what the server said last."""
+def waits_for(job: Job, budgets: Mapping[str, Budget], rate: str = "", refused: Container[str] = ()) -> str:
+    """Which budget it waits for, with the numbers of now; where none is shut, what the server said last, or the rate.
+
+    A budget that has disruptions left holds nobody, whatever the server said while it had none.
+    """
     budget = budgets.get(job.budget)
-    if budget is None or job.accepted:
+    if job.accepted:
         return job.said
-    return f"budget {budget.key} needs {budget.desired} healthy of {budget.expected} and has {budget.healthy}"
+    if budget is None or not _is_shut(budget, refused):
+        return rate if rate and not _unanswered(job) else job.said
+    counts = f"budget {budget.key} needs {budget.desired} healthy of {budget.expected} and has {budget.healthy}"
+    return counts if _is_shut(budget) else f"{counts}, and is refused although it says {budget.allowed} may go"
+
+
+def _is_shut(budget: Budget | None, refused: Container[str] = ()) -> bool:
+    """Has it none left? One that is not counted lets none go, as the server itself would answer."""
+    return budget is not None and (budget.key in refused or not (budget.counted and (budget.allowed or 0) > 0))
+
+
+def _unanswered(job: Job) -> bool:
+    """Did the server turn it away for a reason of its own, so that it is asked again later?"""
+    return job.code not in ("waiting", "pdb")

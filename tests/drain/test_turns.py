@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from infra.model.workload import Budget, Pod
 from tasks.rules.lanes import Job, Queues
 from tasks.rules.last import Last
+from tasks.rules.standing import standing, waits_for
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 
@@ -82,3 +83,52 @@ def test_what_the_rate_alone_holds_back_goes_out_when_it_says_and_no_sooner():
     assert queues.limited_for == 5.0
     assert len(queues.take(3, 6.0, lambda _: True)) == 1
     assert queues.limited_for == 0.0
+
+
+def held(queues, jobs, budgets):
+    """What is said of those that wait: (budget, words, count)."""
+    limit = queues.limited_by("--evictions-per-second")
+    found = standing(jobs, budgets, total=len(jobs), gone=0, per_second=1.0, rate=limit, refused=queues.refused)
+    return found.waiting
+
+
+def test_a_budget_with_disruptions_left_is_not_blamed_for_what_the_rate_holds():
+    queues = Queues(0.1)
+    open_, shut = budget("open", 7), budget("shut", 0)
+    jobs = [job(f"a{n}", "default/open") for n in range(3)] + [job("b", "default/shut"), job("free")]
+    for each in jobs:
+        queues.put(each, {"default/open": open_, "default/shut": shut}.get(each.budget))
+    budgets = {b.key: b for b in (open_, shut)}
+
+    (sent,) = queues.take(9, 1.0, lambda _: True)
+    sent.in_flight = True
+
+    by_rate, by_budget = held(queues, jobs, budgets)
+    assert by_rate == ("", "held by --evictions-per-second 0.1: default/a1", 3)
+    assert by_budget[0] == "default/shut"
+    assert by_budget[1].startswith("budget default/shut needs")
+    assert waits_for(jobs[1], budgets, "held by the rate") == "held by the rate"
+
+
+def test_where_nothing_but_its_turn_holds_a_pod_nothing_is_blamed():
+    queues = Queues(1e6)
+    jobs = [job("a0", "default/open"), job("a1", "default/open")]
+    for each in jobs:
+        queues.put(each, budget("open", 7))
+    queues.take(9, 1.0, lambda _: True)
+
+    assert held(queues, jobs, {"default/open": budget("open", 7)}) == ()
+
+
+def test_a_budget_that_refuses_against_its_own_status_is_named_and_a_busy_server_is():
+    queues, open_ = Queues(100), budget("open", 7)
+    queues.put(job("a0", "default/open"), open_)
+    queues.lane("default/open").refuse(1.0, open_.resource_version)
+    ((key, words, _),) = held(queues, [job("a0", "default/open")], {open_.key: open_})
+    assert (key, "refused although it says 7 may go" in words) == ("default/open", True)
+
+    queues.put(job("free"))
+    queues.rate.take(1.0)
+    queues.rate.slow_down(1.0, 0.5)
+    queues.take(9, 1.1, lambda _: True)
+    assert "asked for fewer requests" in queues.limited_by("--evictions-per-second")
