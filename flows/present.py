@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tasks.rules.outcome import waits_words
 from tasks.rules.wording import and_more, plural
 
 if TYPE_CHECKING:
+    from infra.model.verdict import Finding
     from tasks.audit import Audit
     from tasks.blockers import BlockersResult
     from tasks.drain import DrainReport
@@ -166,13 +168,13 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         console.show_json(found.to_json())
         return
     # What blocks was told before the first eviction; with a dry run this is the answer.
-    console.show_findings((*(found.blocked if found.dry_run else ()), *found.warnings[:20], *found.unproven))
+    _findings((*(found.blocked if found.dry_run else ()), *found.warnings[:20], *found.unproven))
     if len(found.warnings) > 20:
         console.say(f"and {len(found.warnings) - 20} more warnings: --json shows all")
     for left in found.left:
-        console.say(
-            f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}. {left.remedy}".rstrip(". ")
-        )
+        console.say(f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}")
+        if left.remedy:
+            console.say(complete(f"  next: {left.remedy}"))
     if found.dry_run:
         free = [name for name, node in found.plan.items() if not node.blocked]
         stuck = [name for name, node in found.plan.items() if node.blocked]
@@ -184,10 +186,31 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         return
     for name, end in sorted(found.nodes.items()):
         words = "the selected pods are gone; others may be on it" if selected and end.value == "drained" else end.value
-        if end.value == "drained" and name in found.restored:
+        if name in found.refused:
+            words = "refused; nothing was changed: not cordoned by this drain, no pod evicted"
+        elif end.value == "drained" and name in found.restored:
             words = "was emptied, and takes pods again as before, since others failed"
         console.say(f"node {name}: {words}")
     evictions = f"{plural(found.tally.accepted, 'pod')} evicted, {plural(found.tally.refused, 'refusal')}"
-    console.say(f"{found.end.value}: {evictions}, {plural(found.requests, 'request')}, {found.seconds:.1f} s")
+    console.say(f"{_ended(found)}: {evictions}, {plural(found.requests, 'request')}, {found.seconds:.1f} s")
     if found.restored:
         console.say(f"cordoned or not, as before the drain: {', '.join(found.restored)}")
+    if len(found.refused) < len(found.plan):  # it was told long ago
+        for remedy in [*dict.fromkeys(f.remedy for f in found.blocked if f.remedy)][:5]:
+            console.say(complete(f"  next: {remedy}"))
+
+
+def _ended(found: DrainReport) -> str:
+    """In a word, and which nodes were not begun: those the rules refused are no failure of the others."""
+    if len(found.refused) == len(found.plan):
+        return "refused"
+    but = f", but {and_more(found.refused, 5)} refused" if found.refused else ""
+    return f"{found.begun.value}{but}"
+
+
+def _findings(found: Sequence[Finding]) -> None:
+    """Worst first, and below each what to do next."""
+    for finding in sorted(found, key=lambda f: ("block", "warn", "info").index(f.level)):
+        console.show_findings([replace(finding, remedy="")])
+        if finding.remedy:
+            console.out().print(complete(f"        next: {finding.remedy}"), markup=False)

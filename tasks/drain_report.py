@@ -10,7 +10,7 @@ from typing import Any
 from infra.model.verdict import Finding
 from infra.model.workload import Selector
 from tasks.move_report import pod_end_dict
-from tasks.rules.outcome import End, PodEnd, Tally
+from tasks.rules.outcome import End, PodEnd, Tally, worst_end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +77,20 @@ class DrainReport:
 
     @property
     def exit_code(self) -> int:
-        """0 all drained (or, dry, all could be), 5 refused before anything was touched, 4 unknown, 1 failed."""
-        if self.blocked and not self.tally.sent and all(e is not End.DRAINED for e in self.nodes.values()):
-            return 5
-        return {End.DRAINED: 0, End.FAILED: 1, End.UNKNOWN: 4}[self.end]
+        """What became of the nodes that were begun: 4 unknown, 1 failed. With all of them drained: 5 if the rules
+        refused others, else 0. A dry run says the same of what would be begun.
+        """
+        return {End.DRAINED: 5 if self.refused else 0, End.FAILED: 1, End.UNKNOWN: 4}[self.begun]
+
+    @property
+    def begun(self) -> End:
+        """How it ended for the nodes that the rules let be begun."""
+        return worst_end(end for name, end in self.nodes.items() if name not in self.refused)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Nodes that the rules refused: nothing was changed on them."""
+        return tuple(name for name, node in self.plan.items() if node.blocked)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -94,6 +104,7 @@ class DrainReport:
             "unproven": [f.to_dict() for f in self.unproven],
             "pods": self.leaving,
             "held_up": self.held_up,
+            "refused": list(self.refused),
             "plan": {name: node.to_json() for name, node in self.plan.items()},
             "restored": list(self.restored),
             "evictions": asdict(self.tally),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -65,8 +66,16 @@ class Request:
         return shlex.join([*words, *(name for name, on in switches.items() if on)])
 
 
-def drain(cluster: Cluster, request: Request) -> DrainReport:
+def drain(
+    cluster: Cluster,
+    request: Request,
+    *,
+    proven: Callable[[], object] = lambda: None,
+    complete: Callable[[str], str] = lambda text: text,
+) -> DrainReport:
     """Find the nodes and empty them.
+
+    `proven` is called when there is nothing left to take back; `complete` puts the cluster into commands that are told.
 
     Raises:
         BadSpec: no way of naming nodes was given, or a duration or selector that cannot be read.
@@ -93,7 +102,14 @@ def drain(cluster: Cluster, request: Request) -> DrainReport:
     )
     try:
         kube = api.connect(cluster)
-        return drain_nodes(kube, _names(kube, request), options, say=say, passing=passing)
+        return drain_nodes(
+            kube,
+            _names(kube, request),
+            options,
+            say=lambda text: say(complete(text)),
+            passing=passing,
+            proven=proven,
+        )
     except KeyboardInterrupt:
         say(f"to go on: {request.command(cluster)}")
         raise

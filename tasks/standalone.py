@@ -6,7 +6,7 @@ import hashlib
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -17,6 +17,7 @@ from infra.kube.leases import Holder
 from infra.kube.nodes import list_raw
 from infra.kube.read import snapshot as read_snapshot
 from infra.kube.view import View
+from infra.model.cluster import Node
 from infra.model.record import RUN
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot
@@ -29,10 +30,11 @@ from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_ends, worst_end
 from tasks.rules.sentences import sentence_of
-from tasks.rules.wording import plural
+from tasks.rules.wording import and_more, plural
 
 STALLED = timedelta(seconds=30)  # on the run's clock, without a pod that goes, before it is told once what holds them
 TOLD = 20  # blockers told one by one before the first eviction; the report has all
+RATE = "--evictions-per-second"
 FOREVER = timedelta(days=3650)
 # A pod bound right before the cordon may be in a listing before the watch shows it: how often to go on for it, and the
 # wall-clock time that the watch is given.
@@ -48,11 +50,13 @@ def drain_nodes(
     say: Callable[[str], None] = lambda _: None,
     passing: Callable[[str], object] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
+    proven: Callable[[], object] = lambda: None,
 ) -> DrainReport:
     """Empty nodes of any cluster. Blockers are judged first; a node that has one is left alone, the others go on.
 
     Nodes that drain stay cordoned, as with kubectl. On failure, cancellation (Ctrl-C too) or an error, exactly the
-    cordons of this call are taken back.
+    cordons of this call are taken back. `proven` is called once all that was begun is proven empty: from then on
+    there is nothing to take back.
 
     Raises:
         NotFound: a node does not exist (nothing was changed).
@@ -60,7 +64,8 @@ def drain_nodes(
         Forbidden, Unreachable, Conflict: as `infra.kube.api`.
 
     """
-    return _Drain(kube, tuple(dict.fromkeys(nodes)), options, clock or kube.clock, say, passing, cancelled).run()
+    named = tuple(dict.fromkeys(nodes))
+    return _Drain(kube, named, options, clock or kube.clock, say, passing, cancelled, proven).run()
 
 
 _DAEMONSET = Decision(
@@ -99,9 +104,10 @@ class _Drain:
         say: Callable[[str], None],
         passing: Callable[[str], object],
         cancelled: Callable[[], bool],
+        proven: Callable[[], object],
     ) -> None:
         self.kube, self.nodes, self.options, self.clock = kube, nodes, options, clock
-        self.say, self.passing, self.cancelled = say, passing, cancelled
+        self.say, self.passing, self.cancelled, self.proven = say, passing, cancelled, proven
         self.here = Holder.here("drain")
         self.name = name_of_drain(self.here)
         self.began, self.asked = clock.now(), kube.requests
@@ -176,7 +182,7 @@ class _Drain:
             return
         told = report.blocked
         for found in told[:TOLD]:
-            self.say(found.wording())
+            self._say_found(found)
         if len(told) > TOLD:
             self.say(f"and {len(told) - TOLD} more that block: --dry-run --json shows all")
         self._tell_held(report.warnings)
@@ -185,7 +191,13 @@ class _Drain:
         """One line for each budget that pods hold closed which are not ready, or on no node."""
         held = {f.observed: f for f in reversed(tuple(findings)) if f.code == "pdb-unhealthy-pods"}
         for found in list(held.values())[:TOLD]:
-            self.say(found.wording())
+            self._say_found(found)
+
+    def _say_found(self, found: Finding) -> None:
+        """What was found, and below it what to do next."""
+        self.say(replace(found, remedy="").wording())
+        if found.remedy:
+            self.say(f"  next: {found.remedy}")
 
     def _picked(self, pod: Pod) -> bool:
         selector = self.options.pod_selector
@@ -257,6 +269,13 @@ class _Drain:
         pods = [p for p in context.snapshot.on(self.nodes) if self._picked(p)]
         return [(p, d) for p in pods for d in self._decide(p, context) if d.code == "pdb-unhealthy-pods"]
 
+    def _tell_cordons(self, stored: Collection[Node], before: Snapshot) -> None:
+        """As kubectl does: a node that somebody had cordoned was not changed by us."""
+        was = [n.name for n in stored if (b := before.node_by_name.get(n.name)) is not None and b.unschedulable]
+        ours = len(stored) - len(was)
+        told = [f"cordoned {plural(ours, 'node')}"] if ours or not was else []
+        self.say("; ".join([*told, *([f"already cordoned: {and_more(was, 20)}"] if was else [])]))
+
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
         limit = options.timeout or FOREVER
@@ -265,11 +284,12 @@ class _Drain:
         try:
             self._take_up(held)
             stored = cordon(self.kube, nodes, self.name)
-            self.say(f"cordoned {plural(len(stored), 'node')}")
+            self._tell_cordons(stored, context.snapshot)
             # What went meanwhile is empty if no pod names it.
             uids = dict.fromkeys(nodes, "") | {n.name: n.uid for n in stored}
             limits = Limits(pod=limit, wave=limit, until=self.began + limit, grace=options.grace)
-            with Evictor(self.kube, view, rate=options.evictions_per_second, clock=self.clock) as evictor:
+            rate = options.evictions_per_second
+            with Evictor(self.kube, view, rate=rate, clock=self.clock, rate_name=RATE) as evictor:
                 sentence = with_new_daemonsets(
                     self.kube,
                     context.snapshot,
@@ -290,8 +310,10 @@ class _Drain:
                     if not late or self.cancelled() or self.clock.now() >= limits.until:
                         break
                     view.rest(LATE_SECONDS)
-            ends = node_ends(uids, left, unproven)
-            done = all(end is End.DRAINED for end in ends.values())
+                ends = node_ends(uids, left, unproven)
+                done = all(end is End.DRAINED for end in ends.values())
+                if done:
+                    self.proven()
             left = self._explain(left, context)
         except KeyboardInterrupt:
             self.say("interrupted: taking back the cordons of this drain; pods that were told to leave still do")

@@ -12,7 +12,7 @@ import typer
 
 from flows import console, reaching
 from flows.commands import alone, migrations, runs, servers
-from infra.errors import PoolshiftError
+from infra.errors import BadSpec, PoolshiftError
 
 app = typer.Typer(
     add_completion=False,
@@ -66,19 +66,27 @@ def invoke(arguments: list[str]) -> int:
 
 
 def _as_kubectl(arguments: list[str]) -> list[str]:
-    """Switches of `drain` as users of kubectl write them: --force=true, --dry-run=server."""
+    """Switches of `drain` as users of kubectl write them: --force=true, --dry-run=server.
+
+    Raises BadSpec for a flag of kubectl drain that there is not, with the reason.
+    """
     if arguments[:1] != ["drain"]:
         return arguments
     given = [argument.partition("=") for argument in arguments]
+    for name, _, value in given:
+        if name in alone.KUBECTL_ONLY and value not in _UNUSED:
+            why, instead = alone.KUBECTL_ONLY[name]
+            raise BadSpec(f"poolshift drain {name}", why, expected="kubectl's flag left out", remedy=instead)
     off = {"--dry-run": ("none", "false")}
     on = {"--dry-run": ("client", "server", "true")}
     kept: list[str] = []
     for name, equals, value in given:
         switch = equals and name in _SWITCHES
-        if switch and value in off.get(name, ("false",)):
+        if name in alone.KUBECTL_ONLY or (switch and value in off.get(name, ("false",))):
             continue
         kept.append(name if switch and value in on.get(name, ("true",)) else name + equals + value)
     return kept
 
 
+_UNUSED = ("false", "0", "0s")  # given, and asks for nothing
 _SWITCHES = ("--dry-run", "--ignore-daemonsets", "--delete-emptydir-data", "--force")

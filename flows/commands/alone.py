@@ -15,6 +15,28 @@ from flows.commands.options import (
     standard_input,
 )
 
+# Flags of kubectl drain that there are not: why, and what to do instead. No help lists them.
+KUBECTL_ONLY = {
+    "--disable-eviction": (
+        "would delete pods past their budgets, and no flag here does that",
+        "leave it out: a budget that can never let go is named before anything is touched, with what opens it; "
+        "see poolshift drain NODE --dry-run",
+    ),
+    "--skip-wait-for-delete-timeout": (
+        "would count pods as gone that still end, and a node is drained only when none is on it",
+        "leave it out: --timeout bounds the wait, and pods of a dead node are told with what frees them",
+    ),
+    "--chunk-size": (
+        "tunes how kubectl lists pods; here they are listed once, in pages, and watched",
+        "leave it out: nothing has to be set for a large cluster",
+    ),
+    "--delete-local-data": ("is the old name of --delete-emptydir-data", "poolshift drain NODE --delete-emptydir-data"),
+    "--ignore-errors": (
+        "is not needed: a node that cannot be drained stops no other one",
+        "leave it out: exit code 5 says that a node was refused and the others are drained",
+    ),
+}
+
 
 def judge(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Any tool's output; '-' reads standard input")],
@@ -81,10 +103,14 @@ def drain(
     context: LiveContext = None,
     as_json: AsJson = False,
 ) -> int:
-    """Empty nodes of any cluster, as fast as its budgets allow. Flags mean what they mean to kubectl drain."""
+    """Empty nodes of any cluster, as fast as its budgets allow. Flags mean what they mean to kubectl drain.
+
+    Exit code 5: the rules refused a node, which was left as it was; the others, if any, are drained. 1: a node that was
+    begun is not empty, and all are as before.
+    """
     import signal
 
-    from flows import present
+    from flows import present, reaching
     from tasks import draining
 
     signal.signal(signal.SIGTERM, _interrupted)  # as Ctrl-C: the cordons are taken back
@@ -102,9 +128,17 @@ def drain(
         take_over=take_over,
         evictions_per_second=evictions_per_second,
     )
-    found = draining.drain(cluster_of(kubeconfig, context), request)
+    found = draining.drain(cluster_of(kubeconfig, context), request, proven=_hold_on, complete=reaching.complete)
     present.drain(found, as_json=as_json, selected=pod_selector is not None)
     return int(found.exit_code)
+
+
+def _hold_on() -> None:
+    """What is proven is the answer: nothing is left to interrupt, and the end of the process is near."""
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupted(*_: object) -> None:

@@ -17,12 +17,14 @@ import pytest
 from flows import cli, present
 from infra.errors import NotFound, Refused
 from infra.kube.api import MERGE_PATCH
+from infra.model.verdict import Finding, Level
 from infra.model.workload import Selector
 from tasks import standalone
 from tasks.drain import DrainOptions, drain_nodes
+from tasks.drain_report import DrainReport, NodePlan
 from tasks.draining import read_timeout
 from tasks.emptiness import verify_empty
-from tasks.rules.outcome import End
+from tasks.rules.outcome import End, Tally, worst_end
 
 
 @pytest.fixture
@@ -83,7 +85,8 @@ def test_a_node_with_a_blocker_is_left_alone_and_the_others_go_on_and_a_dry_run_
     here = Counter(p["spec"]["nodeName"] for p in pools.pods() if p["metadata"]["name"] != "alone")
 
     dry = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(dry_run=True))
-    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions())
+    stays = []
+    report = drain_nodes(kube, ["old-0", "old-1"], DrainOptions(), say=stays.append)
 
     told = dry.to_json()
     by = [{"object": "pod default/alone", "code": "unmanaged"}]
@@ -95,7 +98,15 @@ def test_a_node_with_a_blocker_is_left_alone_and_the_others_go_on_and_a_dry_run_
     assert "would leave old-0; nothing would leave old-1 until what blocks is gone" in said
     assert report.nodes == {"old-1": End.FAILED, "old-0": End.DRAINED}
     assert [(f.code, f.object) for f in report.blocked] == [("unmanaged", "pod default/alone")]
-    assert report.exit_code == 1
+    assert (report.exit_code, report.refused) == (5, ("old-1",))
+    assert stays[0].startswith("pod default/alone: ")
+    assert stays[1].startswith("  next: ")
+    assert stays[2] == "cordoned 1 node"
+    present.drain(report, as_json=False)
+    ends = [line.partition("  ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert "node old-1: refused; nothing was changed: not cordoned by this drain, no pod evicted" in ends
+    assert any(line.startswith("drained, but old-1 refused: ") for line in ends)
+    assert ends[-1] == stays[1]
     assert cordoned(pools) == {"old-0"}
     assert marks(pools) == []
 
@@ -140,6 +151,7 @@ def test_after_a_timeout_exactly_the_cordons_of_this_drain_are_taken_back(kube, 
     options = DrainOptions(timeout=timedelta(seconds=1.5))
     report = drain_nodes(kube, ["old-0", "old-1"], options, say=stays.append, passing=passes.append)
 
+    assert stays[0] == "cordoned 1 node; already cordoned: old-1"
     assert [line for line in stays if "pods gone" in line] == []  # else a line a second in every log
     assert [line for line in passes if "pods gone" not in line] == []
     assert report.end is End.FAILED
@@ -214,6 +226,53 @@ def test_a_number_that_no_request_can_carry_is_a_usage_error(given, capsys):
     assert given.partition("=")[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("--disable-eviction", "no flag here does that"),
+        ("--disable-eviction=true", "past their budgets"),
+        ("--skip-wait-for-delete-timeout=5", "pods as gone that still end"),
+        ("--chunk-size=500", "in pages"),
+        ("--delete-local-data", "--delete-emptydir-data"),
+    ],
+)
+def test_a_flag_of_kubectl_that_is_not_here_is_refused_with_the_reason_and_in_no_help(given, why, capsys):
+    assert cli.run(["drain", "old-0", given, "--kubeconfig", "/nowhere"]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert "  next: " in said
+    cli.run(["drain", "--help"])
+    assert given.partition("=")[0] not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", ["--disable-eviction=false", "--chunk-size=0"])
+def test_a_flag_of_kubectl_that_asks_for_nothing_is_taken(given, capsys):
+    cli.run(["drain", "old-0", given, "--kubeconfig", "/nowhere"])
+    assert given.partition("=")[0] not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("begun", "refused", "code"),
+    [
+        ([End.DRAINED], False, 0),
+        ([End.DRAINED], True, 5),
+        ([], True, 5),
+        ([End.DRAINED, End.FAILED], True, 1),
+        ([End.FAILED, End.UNKNOWN], True, 4),
+    ],
+)
+def test_the_exit_code_says_what_became_of_what_was_begun_then_whether_any_was_refused(begun, refused, code):
+    block = Finding(level=Level.BLOCK, code="pdb-never", object="pod a/b", observed="never", remedy="mend it")
+    nodes = {f"n{number}": end for number, end in enumerate(begun)} | ({"stuck": End.FAILED} if refused else {})
+    plan = {name: NodePlan(pods=1, blocked=(block,) if name == "stuck" else ()) for name in nodes}
+    for dry in (False, True):
+        report = DrainReport(
+            end=worst_end(nodes.values()), nodes=nodes, plan=plan, warnings=(), left=(), unproven=(), restored=(),
+            tally=Tally(), requests=1, seconds=0.1, dry_run=dry,
+        )  # fmt: skip
+        assert report.exit_code == code
+
+
 def test_a_closed_budget_is_named_with_its_numbers_and_what_keeps_its_replacement_out(kube, pools, fast_clock):
     pools.cordon("old-1")
     pools.deployment("web", 2, budget={"maxUnavailable": 1})
@@ -232,7 +291,8 @@ def test_a_closed_budget_is_named_with_its_numbers_and_what_keeps_its_replacemen
     assert left.remedy.endswith("kubectl uncordon new-0 old-1")
     assert left.pod.owner.kind == "ReplicaSet"
     (told,) = (line for line in said if "is on no node" in line)  # once, while it waits
-    assert told == f"pod {left.pod.key}: {left.reason}. {left.remedy}"
+    assert told == f"pod {left.pod.key}: {left.reason}"
+    assert said[said.index(told) + 1] == f"  next: {left.remedy}"
 
 
 def test_what_a_killed_drain_has_left_without_room_is_told_before_the_next_goes_on(kube, kubelet, pools):
@@ -250,9 +310,11 @@ def test_what_a_killed_drain_has_left_without_room_is_told_before_the_next_goes_
     drain_nodes(kube, ["old-0"], options, say=said.append)
 
     (told,) = (line for line in said if "is on no node" in line)
-    assert said.index(told) < said.index("cordoned 1 node")
-    assert told.endswith("open what no run of poolshift has cordoned: kubectl uncordon new-0")
-    assert "mend those pods" not in told
+    remedy = said[said.index(told) + 1]
+    assert said.index(remedy) < said.index("already cordoned: old-0")
+    assert remedy.startswith("  next: ")
+    assert remedy.endswith("open what no run of poolshift has cordoned: kubectl uncordon new-0")
+    assert "mend those pods" not in remedy
 
 
 def test_a_node_that_is_not_there_is_refused_before_anything_else(kube, pools):
@@ -260,6 +322,15 @@ def test_a_node_that_is_not_there_is_refused_before_anything_else(kube, pools):
         drain_nodes(kube, ["old-0", "old-9"], DrainOptions())
     assert cordoned(pools) == {"new-0"}
 
+
+AT_THE_END = """
+import atexit, os, signal, sys
+from flows.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv[:1] = ["poolshift", "drain", "old-0", "--kubeconfig"]
+main()
+"""
 
 CHILD = """
 import sys
@@ -272,7 +343,7 @@ draining.drain(Cluster(kubeconfig=sys.argv[1]), draining.Request(nodes=("old-0",
 
 @pytest.fixture
 def killed(url, tmp_path):
-    """A drain in a process of its own that a signal ends right after its cordons."""
+    """A drain in a process of its own that is sent a signal, right after its cordons unless told otherwise."""
     config = tmp_path / "kubeconfig"
     config.write_text(
         f"""{{"apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{{"name": "c", "user": {{}}}}],
@@ -280,13 +351,13 @@ def killed(url, tmp_path):
         "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "c"}}}}]}}"""
     )
 
-    def kill(command, signal_):
+    def kill(command, signal_, at=b"cordoned"):
         root = Path(__file__).parents[2]
         environment = {**os.environ, "PYTHONPATH": str(root)}
         with subprocess.Popen([*command, str(config)], cwd=root, env=environment, stderr=subprocess.PIPE) as child:
             for line in child.stderr:
                 kill.said.append(line.decode())
-                if b"cordoned" in line:
+                if at in line:
                     child.send_signal(signal_)
             return child.wait()
 
@@ -351,6 +422,20 @@ def test_a_pod_that_the_proof_shows_and_the_watch_did_not_yet_is_drained_too(kub
     assert [f.code for f in proofs[0]] == ["pod-still-there"]
     assert report.nodes == {"old-0": End.DRAINED}, report.to_json()
     assert report.tally.accepted == 1
+
+
+def test_an_interrupt_after_all_is_proven_empty_changes_nothing_about_the_answer(kube, kubelet, pools, killed):
+    pools.deployment("web", 2)
+    pools.until_ready(2)
+    pools.uncordon("new-0")
+    proven = []
+
+    report = drain_nodes(kube, ["old-1"], DrainOptions(), proven=lambda: proven.append(cordoned(pools)))
+    assert (report.exit_code, proven) == (0, [{"old-1"}])
+    assert killed([sys.executable, "-c", AT_THE_END], signal.SIGINT, b": drained") == 0
+    assert "interrupted" not in "".join(killed.said)
+    assert cordoned(pools) == {"old-0", "old-1"}
+    assert marks(pools) == []
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
