@@ -405,10 +405,9 @@ class Emptying:
             total=self.total,
             gone=self.gone,
             per_second=rate,
-            rate=self.queues.limited_by(self.evictor.rate_name),
+            rate=self.queues.limited_by,
             refused=self.queues.refused,
         )
 
     def _held_by(self, job: Job) -> str:
-        rate = self.queues.limited_by(self.evictor.rate_name)
-        return waits_for(job, self.view.budgets, rate, self.queues.refused)
+        return waits_for(job, self.view.budgets, self.queues.limited_by, self.queues.refused)

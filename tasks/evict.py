@@ -49,9 +49,8 @@ class Evictor:
         self.view, self.clock, self.workers, self.past_budget = view, clock, workers, past_budget
         self._barred, self._recalled = kube.barred, False
         self._lines = Lines(kube)
-        self.rate_name = rate_name
         self.tally = Tally()
-        self.queues = Queues(rate)
+        self.queues = Queues(rate, rate_name)
         self._work: SimpleQueue[tuple[Job, bool, int | None] | None] = SimpleQueue()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
 

@@ -160,8 +160,9 @@ class Job:
 class Queues:
     """Jobs by budget, and which of them may be sent now. One thread."""
 
-    def __init__(self, limit: float) -> None:
-        self.rate = Rate(limit=limit)
+    def __init__(self, limit: float, limit_name: str = "drain.evictions_per_second") -> None:
+        """`limit` in evictions a second; `limit_name`: what sets it, for people."""
+        self.rate, self.limit_name = Rate(limit=limit), limit_name
         self.lanes: dict[str, Lane] = {}
         self._waiting: dict[str, deque[Job]] = {}
         self._touched: dict[str, None] = {}
@@ -239,13 +240,14 @@ class Queues:
         """Budgets whose status, as it is now, the server has refused an eviction on."""
         return {key for key, lane in self.lanes.items() if lane.refused_at_version}
 
-    def limited_by(self, name: str) -> str:
-        """What held jobs back on the last `take`, in words: our own limit, called `name`, or a server that is busy."""
+    @property
+    def limited_by(self) -> str:
+        """What held jobs back on the last `take`, in words: our own limit, or a server that is busy; "" for neither."""
         if not self.limited_for:
             return ""
         if self.rate.current < self.rate.limit:
             return f"held by the server, which asked for fewer requests: {self.rate.current:.3g} evictions a second"
-        return f"held by {name} {self.rate.limit:g}"
+        return f"held by {self.limit_name} {self.rate.limit:g}"
 
     def _turns_left(self, key: str) -> float:
         """The longest first: its replacements come one after another, and where the rate is short it would end last.

@@ -87,13 +87,14 @@ def test_what_the_rate_alone_holds_back_goes_out_when_it_says_and_no_sooner():
 
 def held(queues, jobs, budgets):
     """What is said of those that wait: (budget, words, count)."""
-    limit = queues.limited_by("--evictions-per-second")
-    found = standing(jobs, budgets, total=len(jobs), gone=0, per_second=1.0, rate=limit, refused=queues.refused)
+    found = standing(
+        jobs, budgets, total=len(jobs), gone=0, per_second=1.0, rate=queues.limited_by, refused=queues.refused
+    )
     return found.waiting
 
 
 def test_a_budget_with_disruptions_left_is_not_blamed_for_what_the_rate_holds():
-    queues = Queues(0.1)
+    queues = Queues(0.1, "--evictions-per-second")
     open_, shut = budget("open", 7), budget("shut", 0)
     jobs = [job(f"a{n}", "default/open") for n in range(3)] + [job("b", "default/shut"), job("free")]
     for each in jobs:
@@ -131,4 +132,4 @@ def test_a_budget_that_refuses_against_its_own_status_is_named_and_a_busy_server
     queues.rate.take(1.0)
     queues.rate.slow_down(1.0, 0.5)
     queues.take(9, 1.1, lambda _: True)
-    assert "asked for fewer requests" in queues.limited_by("--evictions-per-second")
+    assert "asked for fewer requests" in queues.limited_by
