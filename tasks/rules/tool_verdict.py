@@ -136,6 +136,9 @@ def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
     """Why a whole answer is not there, and what would give one."""
     if reading.cause == "tool-missing":
         observed, remedy = "the tool is not installed: that says nothing about devices", "Run it where it is installed"
+    elif reading.figures.get("torn"):
+        observed = "it stops in the middle of a line, so more may have followed"
+        remedy = "Run the tool again and give all that it printed, to its last line's end"
     elif reading.complete is False:
         observed, remedy = "the output is not whole", "Run the tool again and give all that it printed"
     elif fabric is None:
@@ -210,8 +213,7 @@ def _against(reading: ToolReading, fabric: Fabric) -> tuple[Finding, ...]:
         return fewer + _wrong_rates(figures, fabric)
     if reading.tool == "fi_info" and fabric.provider == "efa" and figures.get("efa_device_found") is not None:
         listed = "FI_EP_RDM" in figures.get("types", ()) or not figures["efa_device_found"]
-        whole = reading.complete or not figures["efa_device_found"]
-        return _fewer(int(figures.get("efa_domains") or 0), fabric) if listed and whole else ()
+        return _fewer(int(figures.get("efa_domains") or 0), fabric) if listed and reading.complete else ()
     if reading.tool == "perftest":
         return tuple(f for run in _runs(figures) for f in _below_rate(run, fabric))
     return ()

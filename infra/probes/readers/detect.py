@@ -23,9 +23,9 @@ def read(stream: BinaryIO) -> Reading:
     log, tests, payload, ends = NcclLogReader(), NcclTestsReader(), PayloadReader(), EndsReader()
     origin = OriginReader()
     kept: list[bytes] | None = []
-    size, damage = 0, ""
+    size, damage, torn = 0, "", False
     for block in blocks(stream):
-        damage = block.damage
+        damage, torn = block.damage, torn or block.torn
         size += len(block.data)
         try:
             foreign = log.feed(block.data, torn=block.torn)
@@ -52,7 +52,7 @@ def read(stream: BinaryIO) -> Reading:
         # A document that tells of NCCL's errors is no log, though it is all that the log's reader understood of it.
         tool = read_nccl_tests_json(text) if text.lstrip().startswith("{") else None
         if tool is None:
-            tool = read_tool(text, nccl_lines=log.prefixed + (sum(nccl.net_channels.values()) if nccl else 0))
+            tool = _of_tool(text, log.prefixed + (sum(nccl.net_channels.values()) if nccl else 0), torn=torn)
         if tool is not None:
             nccl, kind = None, tool.kind
     if tool is not None and tool.tests is not None:
@@ -70,6 +70,22 @@ def read(stream: BinaryIO) -> Reading:
         damage=damage,
         head=kept[0][:4096] if kind is Kind.UNKNOWN and kept else b"",
     )
+
+
+def _of_tool(text: str, nccl_lines: int, *, torn: bool) -> ToolReading | None:
+    """A small tool's reading. Of a list whose last line has no end, that line says nothing, and more may have followed.
+
+    What the whole lines show to be broken stays broken.
+    """
+    reading = read_tool(text, nccl_lines=nccl_lines)
+    if reading is None or not torn or reading.kind is not Kind.FABRIC:
+        return reading
+    lines = read_tool(text[: text.rfind("\n") + 1], nccl_lines=nccl_lines)
+    before = lines if lines is not None and lines.tool == reading.tool else None
+    if before is not None and before.healthy is False:
+        return replace(before, complete=False, figures={**before.figures, "torn": True})
+    kept = before or reading
+    return replace(kept, complete=False, healthy=None, cause=None, figures={**kept.figures, "torn": True})
 
 
 def _with_documents(found: NcclTests | None, data: bytes) -> NcclTests | None:

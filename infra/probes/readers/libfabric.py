@@ -31,8 +31,8 @@ def read_fi_info(text: str) -> ToolReading | None:
     missing = _MISSING.search(text)
     error = _GETINFO.search(text)
     blocks = re.split(r"(?m)^(?=\s*provider:)", text)
-    entries = [_entry(block) for block in blocks if _PROVIDER.search(block)]
-    entries = [entry for entry in entries if "domain" in entry]
+    shown = [_entry(block) for block in blocks if _PROVIDER.search(block)]
+    entries = [entry for entry in shown if "domain" in entry]
     if missing and not entries:
         return ToolReading(kind=Kind.FABRIC, tool="fi_info", figures={"efa_device_found": None}, cause="tool-missing")
     if not entries and not (error and not text.lstrip().startswith("libfabric:") and "<warn>" not in text):
@@ -41,7 +41,7 @@ def read_fi_info(text: str) -> ToolReading | None:
     of_efa = [e for e in entries if e["provider"] == "efa"]
     # A device has a domain for each type of endpoint (rdmap86s0-rdm, rdmap86s0-dgrm): the reliable one counts it.
     efa = sorted({e["domain"] for e in of_efa if e.get("type") == _RELIABLE})
-    whole = error is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in entries)
+    whole = error is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in shown)
     # What EFA's provider lists runs over EFA: with another fabric or protocol beside it, a line is of another entry.
     whole = whole and all(
         e["fabric"].lower().startswith("efa") and e["protocol"].startswith("FI_PROTO_EFA")

@@ -168,7 +168,8 @@ def read_rdma_link(text: str) -> ToolReading | None:
         {"device": name, "port": port, "state": state, "physical_state": physical, "efa": is_efa(name)}
         for name, port, state, physical in links
     ]
-    return _verbs_reading("rdma-link", ports, active="ACTIVE", whole=_one_list(text, "link "), layered=False)
+    whole = _one_list(text, "link ") and len(links) == len(re.findall(r"^[^\S\n]*link ", text, re.M))
+    return _verbs_reading("rdma-link", ports, active="ACTIVE", whole=whole, layered=False)
 
 
 def read_ibdev2netdev(text: str) -> ToolReading | None:
@@ -193,7 +194,7 @@ def read_ibdev2netdev(text: str) -> ToolReading | None:
                 "efa": is_efa(link["device"]),
             }
         )
-    whole = _one_list(text, r"\S.*==>")
+    whole = _one_list(text, r"\S.*==>") and len(links) == text.count("==>")
     reading = _verbs_reading("ibdev2netdev", ports, active="ACTIVE", whole=whole, layered=False)
     return reading if all(p["state"] for p in ports) else replace(reading, complete=whole)
 
