@@ -46,7 +46,7 @@ def show_error(error: PoolshiftError, *, as_json: bool = False) -> None:
     """The error's facts, one per line, for a person; the same as JSON for a program."""
     facts = {
         "object": error.object,
-        "observed": error.observed,
+        "observed": complete(error.observed),
         "expected": error.expected,
         "next": complete(error.remedy),
     }

@@ -14,12 +14,12 @@ from prefect.exceptions import TerminationSignal
 from flows.approval import ask
 from flows.ending import heed_prefect
 from infra.deploy import Account
-from infra.errors import GateHeld, PoolshiftError, Unmeasured
+from infra.errors import GateHeld, PoolshiftError, Refused, Unmeasured
 from infra.kube import access
 from infra.kube.leases import Held, hold
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
-from infra.model.verdict import Outcome
+from infra.model.verdict import Level, Outcome
 from tasks import report as reporting
 from tasks import wishes
 from tasks.identity import pool_identity
@@ -83,12 +83,12 @@ def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
             wishes.refuse_cancelled(run, record.summary)
         return record
 
-    step(Step.PLAN)
+    _refuse_unless_planned(spec, step(Step.PLAN))
     step(Step.BASELINE)
     step(Step.PROVISION)
     step(Step.READINESS)
     step(Step.VALIDATE)
-    _stop_unless_open(step(Step.GATE), "every verdict pass", "the old pool is untouched, the new one is fenced off")
+    _stop_unless_open(step(Step.GATE), "every verdict pass", f"the old pool is untouched; {_target_stays(run)}")
     if spec.approval.ask:
         ask(spec, run.kube, run.clock)
         step(Step.APPROVAL)
@@ -100,6 +100,30 @@ def _story(spec: MigrationSpec, run: Run, leases: list[Held]) -> None:
     _stop_unless_open(step(Step.SOAK), "every verdict pass", "the old pool is empty, fenced and kept")
     _stop_unless_open(step(Step.RETIRE), "every verdict pass, and an empty pool", "the old pool is kept")
     step(Step.REPORT)
+
+
+def _refuse_unless_planned(spec: MigrationSpec, record: StepRecord) -> None:
+    """What stands in the way was said line by line, and is in the record with its remedies."""
+    if record.state is StepState.DONE:
+        return
+    mend = [str(f["remedy"]) for f in record.data.get("findings") or () if f["level"] == Level.BLOCK and f["remedy"]]
+    first = f"{mend[0]}; then look again" if mend else "mend what it names, and look again"
+    raise Refused(
+        f"plan {spec.name}",
+        record.summary.removeprefix("refused: "),
+        expected="no blocking finding",
+        remedy=f"{first}: poolshift plan SPEC",
+    )
+
+
+def _target_stays(run: Run) -> str:
+    """What a held gate leaves standing, which costs money, and how it is given up."""
+    made = run.data(Step.PROVISION).get("pool") or {}
+    what = f"{made.get('nodes')} × {made.get('machine_type')}" if made.get("nodes") else "its nodes"
+    return (
+        f"the new pool stays up, fenced off, and costs: {what}; "
+        f"to give it up: poolshift rollback {run.name} --remove-target"
+    )
 
 
 def _stop_unless_open(record: StepRecord, expected: str, standing: str) -> None:

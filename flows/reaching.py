@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from tasks import progress
+
 _DEFAULT_NAMESPACE = "poolshift"
 _OF_RUN = "approve|pause|resume|cancel|status|report|rollback"
 _OTHERS = "plan|migrate|revalidate|audit|drain"
@@ -18,6 +20,10 @@ _KUBECTL = re.compile(
 )
 _POOLSHIFT = re.compile(rf"\bpoolshift ({_OF_RUN}|{_OTHERS})\b(?![^;,\n]*--(kubeconfig|context)\b)")
 
+# A spec's place in a command, where the command line has named the file.
+_SPEC = re.compile(r"(\bpoolshift (?:plan|migrate|rollback|revalidate)\b[^;,:\n]*?) SPEC\b")
+
+_spec: list[str] = []
 _options: list[str] = []
 _namespace: list[str] = []
 
@@ -27,14 +33,25 @@ def remember(kubeconfig: str | None, context: str | None, namespace: str = _DEFA
     _options[:] = [*(["--kubeconfig", kubeconfig] if kubeconfig else []), *(["--context", context] if context else [])]
     _namespace[:] = ["--namespace", namespace] if namespace != _DEFAULT_NAMESPACE else []
 
+    progress.reword(complete)
+
+
+def remember_spec(path: str) -> None:
+    """The spec file that this command line was given; "-", standard input, cannot be given again."""
+    _spec[:] = [shlex.quote(path)] if path != "-" else []
+
 
 def forget() -> None:
     """Before another command line."""
     remember(None, None)
+    _spec.clear()
+    progress.reword(None)
 
 
 def complete(text: str) -> str:
-    """The text with the cluster in each command that asks one; a command that names its own keeps it."""
+    """The text with the cluster in each command that asks one, and the spec; a command that names its own keeps it."""
+    if _spec:
+        text = _SPEC.sub(lambda match: f"{match[1]} {_spec[0]}", text)
     if _options:
         text = _KUBECTL.sub(lambda match: f"kubectl {_of_kubectl(text[match.end() :])}", text)
     return _POOLSHIFT.sub(_of_poolshift, text) if _options or _namespace else text

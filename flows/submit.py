@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from flows import orchestrator
-from infra.errors import GateHeld, NotFound, PoolshiftError, Refused, Unmeasured, Unreachable
+from infra.errors import GateHeld, NotFound, PoolshiftError, Refused, Unmeasured, Unreachable, facts_of
 from infra.kube import api, records
 from infra.model.record import Step, StepState
 from infra.model.spec import MigrationSpec
@@ -82,8 +82,7 @@ def failure(message: str, run: str, run_id: str) -> PoolshiftError:
     # Prefect words a failed run as "Flow run encountered an exception: Kind: text".
     kind = next((k for k in _KINDS if f"{k}:" in message), "")
     text = message.split(f"{kind}:", 1)[-1].strip() if kind else message
-    facts, _, remedy = text.partition("; next: ")
-    observed, _, expected = facts.partition("; expected ")
+    observed, expected, remedy = facts_of(text)
     look = f"poolshift status {run}; the run's log is in the Prefect UI"
     return _KINDS.get(kind, Unreachable)(
         f"flow run {run_id}", observed, expected=expected, remedy=f"{remedy} (or see: {look})" if remedy else look

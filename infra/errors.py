@@ -55,6 +55,13 @@ class PoolshiftError(Exception):
         return text
 
 
+def facts_of(wording: str) -> tuple[str, str, str]:
+    """An error's message taken apart again: what was found (with its object), what was expected, what to type next."""
+    facts, _, remedy = wording.partition("; next: ")
+    observed, _, expected = facts.partition("; expected ")
+    return observed, expected, remedy
+
+
 class BadSpec(PoolshiftError):
     """The spec is wrong: nothing was touched."""
 

@@ -10,7 +10,7 @@ from infra.kube import nodes as kube_nodes
 from infra.kube.api import Kube
 from infra.kube.wire import node as read_node
 from infra.model.cluster import Node
-from infra.model.record import PRIOR, RUN
+from infra.model.record import FENCE_TAINT, HELD, PRIOR, RUN
 from tasks.rules.fencing import adopt_patch, cordon_patch, fence_patch, guard_patch, restore_patch
 
 
@@ -92,6 +92,18 @@ def _change(kube: Kube, nodes: Iterable[str], run: str, patch: kube_nodes.Patch)
 
 def _edit(raw: kube_nodes.Raw, *, run: str, patch: kube_nodes.Patch) -> kube_nodes.Raw | None:
     return patch(raw, run)
+
+
+def find_closed(kube: Kube, run: str) -> tuple[str, ...]:
+    """Names of the nodes, of those that this run was to empty, which it keeps cordoned or fenced off from new pods."""
+    return tuple(
+        sorted(
+            raw["metadata"]["name"]
+            for raw in kube_nodes.list_raw(kube, label=f"{RUN}={run}")
+            if not (raw["metadata"].get("annotations") or {}).keys() & {HELD}
+            if raw["spec"].get("unschedulable") or any(t["key"] == FENCE_TAINT for t in raw["spec"].get("taints") or ())
+        )
+    )
 
 
 def unfence(kube: Kube, run: str, nodes: Iterable[str] | None = None, *, keep_cordon: bool = False) -> tuple[str, ...]:

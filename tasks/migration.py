@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from infra.errors import Refused, Unmeasured
+from infra.errors import Unmeasured
 from infra.kube import read, records
 from infra.model.pools import Pool
 from infra.model.record import Step, StepState
 from infra.model.spec import MoveMode, Repeat
-from infra.model.verdict import Outcome, Verdict
+from infra.model.verdict import Level, Outcome, Verdict
 from tasks import approvals, ledgers, planning, pools, swap, swap_record
 from tasks import readiness as ready
 from tasks import report as reporting
@@ -38,23 +38,25 @@ from tasks.identity import pool_identity, pool_words
 from tasks.leaving import migrate, note_forced
 from tasks.proof import gate
 from tasks.retiring import retire
+from tasks.rules.folding import lines
+from tasks.rules.story import stands_in_the_way
 from tasks.rules.wording import plural
 from tasks.run import Done, Run
 
 
 def plan(run: Run) -> Done:
-    """Step 1. Refuses, with every finding in the record, before anything is touched."""
+    """Step 1. Held where something blocks, with every finding in the record, before anything is touched."""
     found = planning.survey(run)
     if found.blocks:
-        for finding in found.blocks:
-            run.say(f"block {finding.code}: {finding.wording()}")
-        raise Refused(
-            f"plan {run.name}",
-            found.summary.removeprefix("refused: "),
-            expected="no blocking finding",
-            remedy="mend what it names; see all of them: poolshift plan SPEC",
-        )
+        blocks = [f for f in found.shown if f.level is Level.BLOCK]
+        said = stands_in_the_way(len(blocks))
+        for line in lines(blocks):
+            run.say(line)
+        data = {**_brief(found.to_dict()), "outcome": Outcome.FAIL}
+        return Done(summary=f"refused: {said}; nothing was touched", state=StepState.HELD, data=data)
     run.say(f"plan: {found.summary}")
+    for line in lines(f for f in found.findings if f.level is Level.WARN):
+        run.say(line)
     return Done(summary=found.summary, data=_brief(found.to_dict()))
 
 
@@ -64,7 +66,8 @@ def _brief(plan: dict[str, Any]) -> dict[str, Any]:
     moves["waves"] = [{**wave, "pods": len(wave["pods"])} for wave in moves["waves"]]
     moves["never"] = moves["never"][:LISTED]
     moves["findings"] = []  # among the plan's own
-    return {**plan, "moves": moves, "findings": plan["findings"][:LISTED]}
+    worst_first = sorted(plan["findings"], key=lambda f: list(Level).index(f["level"]))
+    return {**plan, "moves": moves, "findings": worst_first[:LISTED]}
 
 
 def baseline(run: Run) -> Done:
@@ -108,8 +111,8 @@ def readiness(run: Run) -> Done:
     """Step 4. Not ready is no end: the cheap proof that follows shows what a job would get on such a pool."""
     pool = target_of(run)
     verdict = ready.settle(run.kube, pool, run.clock, run.say, csi_of(run, pool))
-    for finding in verdict.findings:
-        run.say(f"{finding.level.value} {finding.code}: {finding.fact()}")
+    for line in lines(verdict.findings, remedies=False):
+        run.say(line)
     return judged((verdict,), verdict.reason)
 
 

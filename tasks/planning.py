@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from infra.probes import catalogue
 from tasks import outlook, pools
 from tasks.identity import pool_words
 from tasks.rules import cost, preflight, swap
+from tasks.rules.folding import first_causes
 from tasks.rules.idle import idle_nodes
 from tasks.rules.placement import TargetShape, shape_of
 from tasks.rules.swap import SwapPlan
@@ -27,6 +29,8 @@ from tasks.rules.wording import and_more, plural
 from tasks.run import Run
 
 _ORDINARY = ("cpu", "memory", "pods", "ephemeral-storage")
+# Of Markdown: heads, bold, code, fences. What a request's YAML holds is untouched: none of its lines begins so.
+_MARKS = re.compile(r"(?m)^#+ |\*\*(?=\S)|(?<=\S)\*\*|^```\w*\n?|(?<=[A-Z] )`|`(?= )")
 _OPEN = 1 << 62  # more than any request
 
 
@@ -59,8 +63,9 @@ class Plan:
     def summary(self) -> str:
         """One line."""
         if self.blocks:
-            return f"refused: {self.blocks[0].wording()}" + (
-                f" (and {plural(len(self.blocks) - 1, 'more blocking finding')})" if len(self.blocks) > 1 else ""
+            first, *others = (f for f in self.shown if f.level is Level.BLOCK)
+            return f"refused: {first.wording()}" + (
+                f" (and {plural(len(others), 'more blocking finding')})" if others else ""
             )
         warnings = sum(f.level is Level.WARN for f in self.findings)
         return (
@@ -97,15 +102,14 @@ class Plan:
         }
 
     def markdown(self, *, folded: bool = False) -> str:
-        """The plan for a person; `folded`: of each request only its name and length."""
+        """The plan for Prefect's UI; `folded`: of each request only its name and length."""
         import yaml
 
         mark = " (simulated)" if self.simulated else ""
         lines = [f"# Plan {self.run}{mark}", "", f"{self.source} -> {self.target}", "", f"**{self.summary}**", ""]
         if self.findings:
             lines += ["## Findings", ""]
-            worst_first = sorted(self.findings, key=lambda f: list(Level).index(f.level))
-            for each in worst_first:
+            for each in self.shown:
                 lines.append(f"- {each.level.value.upper()} `{each.code}` {replace(each, remedy='').wording()}")
                 lines += [f"  - next: {each.remedy}"] if each.remedy else []
             lines.append("")
@@ -131,8 +135,17 @@ class Plan:
                 )
                 continue
             lines += [f"### {request.verb} {request.object}", "", "```yaml", body, "```", ""]
-        then = "correct what blocks and plan again" if self.blocks else "`poolshift migrate` with the same spec"
-        return "\n".join([*lines, "", f"Nothing was written. Next: {then}."])
+        then = "correct what blocks, then: poolshift plan SPEC" if self.blocks else "poolshift migrate SPEC"
+        return "\n".join([*lines, "", f"Nothing was written. Next: {then}"])
+
+    def text(self, *, folded: bool = True) -> str:
+        """The same for a terminal, without Markdown's marks."""
+        return _MARKS.sub("", self.markdown(folded=folded))
+
+    @property
+    def shown(self) -> list[Finding]:
+        """Worst first, without what only follows from a machine type that nobody knows."""
+        return first_causes(sorted(self.findings, key=lambda f: list(Level).index(f.level)))
 
 
 def survey(run: Run) -> Plan:

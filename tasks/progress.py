@@ -5,20 +5,33 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from time import monotonic
 
 QUIET = 30.0  # wall-clock seconds between two passing lines where nothing can be overwritten
+
+_reworded: list[Callable[[str], str]] = []
 
 _lock = threading.Lock()
 _open_line = False
 _last = float("-inf")
 
 
+def reword(by: Callable[[str], str] | None) -> None:
+    """Have every text for a person pass through `by`, which completes the commands in it; None: as it is."""
+    _reworded[:] = [by] if by else []
+
+
+def complete(text: str) -> str:
+    """The text with its commands as this command line needs them; as it is where nobody has said how."""
+    return _reworded[0](text) if _reworded else text
+
+
 def say(text: str) -> None:
-    """Write one line with the local time. It stays."""
+    """Write one line with the local time, its commands complete. It stays."""
     with _lock:
-        sys.stderr.write(f"{_clear()}{_stamp()}  {text}\n")
+        sys.stderr.write(f"{_clear()}{_stamp()}  {complete(text)}\n")
         sys.stderr.flush()
 
 
@@ -31,7 +44,7 @@ def passing(text: str) -> bool:
     if sys.stderr.isatty():
         with _lock:
             width = _width()
-            sys.stderr.write(f"{_clear()}{f'{_stamp()}  {text}'[: width - 1]}")
+            sys.stderr.write(f"{_clear()}{f'{_stamp()}  {complete(text)}'[: width - 1]}")
             sys.stderr.flush()
             _open_line = True
         return False

@@ -14,6 +14,7 @@ from tasks import opening, planning, swap, swap_record
 from tasks import readiness as ready
 from tasks.facts import csi_of, evidence_in, gate_done, keep, target_of, under_way
 from tasks.rules import gate as gates
+from tasks.rules.folding import first_clause
 from tasks.rules.wording import and_more
 from tasks.run import Done, Run, reopen
 
@@ -24,7 +25,7 @@ def gate(run: Run) -> Done:
     """Step 6. Every required verdict pass, on evidence that is fresh and of this pool."""
     found = judge(run)
     for verdict in found.verdicts:
-        run.say(f"gate {verdict.outcome.value:10s} {verdict.check}: {verdict.reason}")
+        run.say(f"gate {verdict.outcome.value:10s} {verdict.check}: {first_clause(verdict.reason)}")
     keep(run, found.verdicts)
     if any(v.check == _CLOSED for v in found.verdicts):
         reopen(run, Step.READINESS, Step.VALIDATE)

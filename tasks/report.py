@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from infra.kube import api, records
 from infra.kube.records import RunRecord
 from infra.model.record import Step
 from infra.model.spec import Cluster
+from tasks import fence, wishes
 from tasks.home import home
-from tasks.rules import story, story_figures, story_refused, story_tables
+from tasks.progress import complete
+from tasks.rules import story, story_ended, story_figures, story_refused, story_tables
 from tasks.rules.slice_rows import rows_of
 from tasks.run import Run
 
@@ -42,7 +44,8 @@ def write(run: Run, stopped: PoolshiftError | None = None) -> Path:
     found = records.read(run.kube, run.name)
     if found is None:
         raise NotFound(f"run {run.name}", "no record in this cluster", remedy="poolshift status")
-    return render(found, folder(run.name), simulated=run.simulated, when=_now(run), stopped=stopped)
+    ended = _cancelled(run.kube, found)
+    return render(found, folder(run.name), simulated=run.simulated, when=_now(run), stopped=stopped, ended=ended)
 
 
 def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
@@ -54,7 +57,25 @@ def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
         known = f"one of: {', '.join(names)}" if names else "a run; this namespace has none"
         raise NotFound(f"run {name}", "no record in this cluster", expected=known)
     where = Path(into) if into else folder(name)
-    return render(found, where, simulated=kube.sandbox is not None, when=rfc3339(kube.clock.now()))
+    when, ended = rfc3339(kube.clock.now()), _cancelled(kube, found)
+    return render(found, where, simulated=kube.sandbox is not None, when=when, ended=ended)
+
+
+def write_end(run: Run, record: RunRecord, ended: story_ended.Ending) -> Path:
+    """The last report of a run whose record is about to be removed; returns the HTML file's path."""
+    return render(record, folder(run.name), simulated=run.simulated, when=_now(run), ended=ended)
+
+
+def _cancelled(kube: api.Kube, record: RunRecord) -> story_ended.Ending | None:
+    """How a person has ended the run by `poolshift cancel`; None where nobody has."""
+    wish = record.notes.get(wishes.NOTE)
+    if not isinstance(wish, dict) or wish.get("wish") != wishes.Wish.CANCEL:
+        return None
+    try:
+        closed = fence.find_closed(kube, record.name)
+    except PoolshiftError:
+        closed = None
+    return story_ended.cancelled(record.name, wish, record.notes, closed)
 
 
 def facts(record: RunRecord) -> dict[str, str]:
@@ -72,14 +93,23 @@ def folder(name: str) -> Path:
 
 
 def render(
-    record: RunRecord, where: Path, *, simulated: bool, when: str, stopped: PoolshiftError | None = None
+    record: RunRecord,
+    where: Path,
+    *,
+    simulated: bool,
+    when: str,
+    stopped: PoolshiftError | None = None,
+    ended: story_ended.Ending | None = None,
 ) -> Path:
     """Write report.html, report.md and report.json into `where`. Each is complete or absent, never half written."""
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     words = stopped.wording() if stopped else ""
     slices = rows_of(record.notes)
-    told = story.tell(record.name, record.steps, when=when, simulated=simulated, stopped=words, slices=slices)
+    told = story.tell(
+        record.name, record.steps, when=when, simulated=simulated, stopped=words, slices=slices, ended=ended
+    )
+    told = _reaching(told)
     model = {
         **_shallow(told),
         "pictures": _pictures(record, simulated),
@@ -99,6 +129,18 @@ def render(
     html = where / "report.html"
     _put(html, environment.get_template("report.html.j2").render(m=model))
     return html
+
+
+def _reaching(told: story.Story) -> story.Story:
+    """With the cluster and the spec that this command line was given, in each command to type."""
+    findings = tuple(replace(f, remedy=complete(f.remedy)) for f in told.findings)
+    return replace(
+        told,
+        headline=complete(told.headline),
+        lead=complete(told.lead),
+        next=tuple(map(complete, told.next)),
+        findings=findings,
+    )
 
 
 def _put(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from prefect.logging import get_run_logger
 from infra.model.record import Step, StepRecord
 from infra.model.spec import MigrationSpec
 from tasks.migration import WORK
-from tasks.progress import passing, say
+from tasks.progress import complete, passing, say
 from tasks.run import Run, perform
 
 TITLES: Mapping[Step, str] = {
@@ -41,7 +41,7 @@ def take(spec: MigrationSpec, step: Step, title: str) -> StepRecord:
     logger = get_run_logger()
 
     def tell(text: str) -> None:
-        logger.info(text)
+        logger.info(complete(text))
         say(text)
 
     def pass_by(text: str) -> None:

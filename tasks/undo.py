@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Any
 
-from infra.errors import NotFound, Refused
+from infra.clock import rfc3339
+from infra.errors import NotFound, PoolshiftError, Refused
 from infra.kube import api, read, records
 from infra.model.pools import Pool, PoolState
 from infra.model.record import HELD, Step, StepState
 from infra.model.spec import Cluster, MigrationSpec
 from infra.model.verdict import Finding, Level
-from tasks import drain, fence, gangs, opening, planning, pools, swap_back
+from tasks import drain, fence, gangs, opening, planning, pools, report, swap_back
 from tasks.identity import pool_words
 from tasks.keeping import KeptRoom
+from tasks.rules import story_ended
 from tasks.rules.gangs import find_gangs, stop_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
@@ -64,19 +67,32 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
         done.append(f"resumed {and_more(list(resumed), 5)}")
     done += _open_kept(run)
     done += swap_back.take_back(run)
-    done += _clouds(run, record)
+    settings = _clouds(run, record)
+    removed: list[str] = []
     if remove_target:
-        done += _remove_target(run)
-        stays = ""
+        removed, stays = _remove_target(run), ""
+        settings = [line for line in settings if not (removed and line.startswith(pool_words(run.spec.target)))]
     elif not record.began(Step.MIGRATE):
         stays = _left_closed(run)
+    done += settings
     ended = _ended(record)
     theirs = gangs.forget_moved(run.kube, run.name)
-    records.remove(run.kube, run.name)
     for line in (*done, *theirs):
         run.say(line)
+    done += removed  # said by the cloud's own states, down to "gone"
+    _tell_end(run, record, done, stays)
+    records.remove(run.kube, run.name)
     summary = f"run {run.name} rolled back from {ended}: {plural(len(done), 'thing')} put back{stays}"
     return {"run": run.name, "done": done, "summary": summary, "simulated": run.simulated}
+
+
+def _tell_end(run: Run, record: records.RunRecord, done: list[str], stays: str) -> None:
+    """The report's last word, while the record that it is made of is there. What was put back does not depend on it."""
+    end = story_ended.undone(getpass.getuser(), rfc3339(run.clock.now()), done, stays)
+    try:
+        run.say(f"report: {report.write_end(run, record, end)}")
+    except (PoolshiftError, OSError) as failure:
+        run.say(f"the report could not be written: {failure}")
 
 
 def recorded(run: Run) -> Run:

@@ -56,18 +56,29 @@ def ask(cluster: Cluster, name: str, wish: Wish, *, by: str | None, reason: str)
         raise Refused(f"run {name}", _words(before), remedy=f"poolshift resume {name} takes that back")
     asked = {"wish": wish.value, "by": by or getpass.getuser(), "at": rfc3339(kube.clock.now()), "reason": reason}
     records.write_note(kube, name, NOTE, None if wish is Wish.RESUME else asked)
+    if wish is Wish.RESUME and not isinstance(before, dict):
+        return f"run {name}: nothing was paused or cancelled; nothing is changed"
     if not _is_running(kube, name):
         if wish is Wish.CANCEL:
             return (
                 f"run {name}: cancel noted; no process runs it now: poolshift rollback {name} puts back what it changed"
             )
         return f"run {name}: {wish.value} noted; no process runs it now, so it counts when it is run next"
-    said = {
-        Wish.PAUSE: "it stops before its next wave or step; what has begun is finished",
-        Wish.RESUME: "it goes on",
-        Wish.CANCEL: "no further eviction; nodes that are not empty go back to what they were",
-    }[wish]
-    return f"run {name}: {wish.value}; {said}, within {EVERY:.0f} s"
+    return f"run {name}: {wish.value}, seen within {EVERY:.0f} s: {_outcome(wish, record)}"
+
+
+def _outcome(wish: Wish, record: records.RunRecord) -> str:
+    """What the process that runs it will do, once it has seen the wish."""
+    if wish is Wish.RESUME:
+        return "it goes on"
+    now = next((step for step, entry in record.steps.items() if entry.state is StepState.STARTED), None)
+    if now is Step.MIGRATE:
+        return {
+            Wish.PAUSE: "it holds before its next wave; the wave that has begun is finished",
+            Wish.CANCEL: "no further eviction; nodes that are not empty go back to what they were",
+        }[wish]
+    holds = "holds" if wish is Wish.PAUSE else "ends"
+    return f"it {holds} when step {now.value} is finished" if now else f"it {holds} before its next step"
 
 
 def _is_running(kube: Kube, name: str) -> bool:

@@ -157,7 +157,12 @@ def _read(path: Path) -> dict[str, Any]:
         for kind in _LISTS
     )
     if not shaped:
-        raise BadSpec(f"kubeconfig {path}", "is none", remedy=f"kubectl --kubeconfig {path} config view")
+        raise BadSpec(
+            f"kubeconfig {path}",
+            f"holds {'text' if isinstance(raw, str) else 'YAML'} that is no kubeconfig",
+            expected="a mapping with clusters, contexts and users, each a list",
+            remedy=f"name the right file; what kubectl says of this one: kubectl --kubeconfig {path} config view",
+        )
     found: dict[str, Any] = raw
     return found
 

@@ -489,7 +489,8 @@ def describe_errors(errors: list[Any]) -> list[str]:
     for error in errors:
         path = ".".join(str(part) for part in error["loc"]) or "spec"
         given = error.get("input")
-        shown = "" if isinstance(given, dict | list) or given is None else f", got {given!r}"
+        said = isinstance(given, dict | list) or given is None or repr(given) in error["msg"]
+        shown = "" if said else f", got {given!r}"
         context = error.get("ctx") or {}
         allowed = context.get("expected") or context.get("expected_tags")
         hint = f" (allowed: {allowed})" if allowed else ""

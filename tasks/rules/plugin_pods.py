@@ -47,13 +47,18 @@ def unhealthy(daemonset: DaemonSet, view: PluginView) -> Iterable[Finding]:
             expected="Ready on every node of the pool",
             since=since_words(first, view.taken),
             remedy=_REMEDIES.get(trouble.code, "kubectl -n {namespace} describe daemonset {name}").format(
-                namespace=daemonset.namespace, name=daemonset.name, container=trouble.container, pod=min(where)[1]
+                namespace=daemonset.namespace,
+                name=daemonset.name,
+                container=trouble.container,
+                pod=min(where)[1],
+                image=trouble.words.rpartition("image ")[2],
             ),
         )
 
 
 _REMEDIES = {
-    "plugin-image-missing": "put one that exists: kubectl -n {namespace} set image daemonset/{name} {container}=IMAGE",
+    "plugin-image-missing": "put an image that exists in place of {image}: "
+    "kubectl -n {namespace} set image daemonset/{name} {container}=IMAGE",
     "plugin-crash-loop": "kubectl -n {namespace} logs {pod} -c {container} --previous",
     "plugin-init-stuck": "kubectl -n {namespace} logs {pod} -c {container}",
     "plugin-exec-format": "use an image of the nodes' architecture: kubectl -n {namespace} describe daemonset {name}",

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.errors import facts_of
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Level, Outcome, Verdict
+from tasks.rules.folding import first_causes
+from tasks.rules.story_ended import Ending
 from tasks.rules.story_figures import Figure, compared, figures, step_medians
 from tasks.rules.story_refused import remedies, sentence
 from tasks.rules.story_tables import Records, Table, tables
-from tasks.rules.wording import size
+from tasks.rules.wording import plural, size
+
+_SIMULATED = " Every figure comes from the sandbox's model and is simulated."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +44,21 @@ def tell(
     simulated: bool,
     stopped: str = "",
     slices: Sequence[Mapping[str, str]] = (),
+    ended: Ending | None = None,
 ) -> Story:
-    """The story as far as it went. `stopped` is the error that ended it, in words; `slices` are the rows of a swap."""
+    """The story as far as it went. `stopped` is the error that ended it, in words; `slices` are the rows of a swap.
+
+    `ended`: how a person has ended it, which says more than where its steps stand.
+    """
     findings = tuple(_findings(records))
-    blocks = [f for f in findings if f.level is Level.BLOCK]
+    blocks = [f for f in first_causes(findings) if f.level is Level.BLOCK]
     held = _held(records)
     retired = _done(records, Step.RETIRE)
     if retired:
         ends = "is empty, fenced and kept" if retired.data.get("kept") else "is retired"
         outcome, headline = "pass", f"{_source(records)} {ends}; its work runs on {_target(records)}"
+    elif ended:
+        outcome, headline = "unmeasured", ended.headline
     elif stopped or held:
         outcome = "unmeasured" if held and held.data.get("outcome") == Outcome.UNMEASURED else "fail"
         headline = _stopped_headline(held, blocks, records)
@@ -58,10 +69,10 @@ def tell(
         when=when,
         outcome=outcome,
         headline=headline,
-        lead=_lead(records, findings, held, stopped, simulated),
+        lead=_lead(records, findings, held, stopped, ended) + (_SIMULATED if simulated else ""),
         simulated=simulated,
         figures=tuple(figures(records)),
-        next=tuple(_next(run, blocks, held, stopped)),
+        next=ended.next if ended else tuple(_next(run, blocks, held, stopped)),
         verdicts=_verdicts(records),
         findings=findings,
         tables=tuple(tables(records, slices)),
@@ -136,7 +147,7 @@ def _done(records: Records, step: Step) -> StepRecord | None:
 
 def _held(records: Records) -> StepRecord | None:
     """The gate-like step that stopped the run."""
-    for step in (Step.RETIRE, Step.SOAK, Step.MIGRATE, Step.GATE):
+    for step in (Step.RETIRE, Step.SOAK, Step.MIGRATE, Step.GATE, Step.PLAN):
         record = records.get(step)
         if record is not None and record.state is StepState.HELD:
             return record
@@ -166,44 +177,57 @@ def _stopped_headline(held: StepRecord | None, blocks: Sequence[Finding], record
         plugin = next((f for f in blocks if f.code.startswith("plugin-")), None)
         why = f"{plugin.object} is not up on the new pool" if plugin else held.summary.removeprefix("held. ")
         return f"Refused: {why}"
+    if held is not None and held.step is Step.PLAN:
+        return f"Refused by the plan: {stands_in_the_way(len(blocks))}"
     if held is not None:
-        return f"C{held.summary[1:]}" if _cancelled(held) else f"Stopped at {held.step.value}: {held.summary}"
+        return f"Stopped at {held.step.value}: {held.summary}"
     failed = [r for r in records.values() if r.state is StepState.FAILED]
-    return f"Stopped at {failed[-1].step.value}: {failed[-1].summary}" if failed else f"Stopped: {_last(records)}"
+    if failed:
+        return f"Stopped at {failed[-1].step.value}: {facts_of(failed[-1].summary)[0]}"
+    return f"Stopped: {_last(records)}"
 
 
-def _cancelled(held: StepRecord) -> bool:
-    """Did a person end it?"""
-    return held.summary.startswith("cancelled by")
+def stands_in_the_way(count: int) -> str:
+    """ "1 thing stands in the way"."""
+    return f"{plural(count, 'thing')} stand{'s' if count == 1 else ''} in the way"
 
 
-def _lead(records: Records, findings: Sequence[Finding], held: StepRecord | None, stopped: str, simulated: bool) -> str:
+def _lead(
+    records: Records, findings: Sequence[Finding], held: StepRecord | None, stopped: str, ended: Ending | None
+) -> str:
+    if ended is not None:
+        return ended.lead
+    if held is not None and held.step is Step.PLAN:
+        return (
+            f"From {_source(records)} to {_target(records)}. What stands in the way is below, each with its remedy; "
+            "nothing was touched."
+        )
     if held is not None and held.step is Step.GATE:
         text = sentence(records, findings)
     else:
         sentences = list(facts(records).values())
         text = " ".join(s if s.endswith(".") else f"{s}." for s in sentences if not s.startswith("/"))
     if not text:
-        text = stopped or f"From {_source(records)} to {_target(records)}."
-    return text + (" Every figure comes from the sandbox's model and is simulated." if simulated else "")
+        observed, expected, _ = facts_of(stopped)
+        wanted = f"; expected {expected}" if expected else ""
+        text = f"{observed}{wanted}." if stopped else f"From {_source(records)} to {_target(records)}."
+    return text
 
 
 def _next(run: str, blocks: Sequence[Finding], held: StepRecord | None, stopped: str) -> Iterable[str]:
-    if held is not None and _cancelled(held):
-        yield f"poolshift resume {run}, then the same poolshift migrate again: it goes on where it stood"
-        yield f"or give it up: poolshift rollback {run}"
-        return
     of_step = remedies(held.data) if held is not None else []
     found = of_step or list(dict.fromkeys(f.remedy for f in blocks if f.remedy))[:5]
     yield from found
     if held is not None and held.step is Step.GATE:
-        yield "run the same poolshift migrate again: the pool is measured anew and the run goes on"
+        yield "poolshift migrate SPEC again: the pool is measured anew and the run goes on"
         yield f"or give it up: poolshift rollback {run} --remove-target"
     elif held is not None and held.step is Step.MIGRATE:
-        yield "run the same poolshift migrate again: it goes on where it stood"
+        yield "poolshift migrate SPEC again: it goes on where it stood"
         yield f"or give it up: poolshift rollback {run}"
+    elif held is not None and held.step is Step.PLAN:
+        yield "then look again: poolshift plan SPEC; and go on: poolshift migrate SPEC"
     elif stopped and not found:
-        yield stopped
+        yield facts_of(stopped)[2] or "poolshift migrate SPEC again: it goes on where it stood"
 
 
 def _verdicts(records: Records) -> tuple[Verdict, ...]:

@@ -146,7 +146,8 @@ def test_a_migration_is_cancelled_paused_and_interrupted_in_its_waves_and_goes_o
     assert here.run("report", name, "--into", str(folder)).code == 0
     told = (folder / "report.md").read_text()
     assert "# Cancelled by Bob at " in told
-    assert f"1. poolshift resume {name}, then the same poolshift migrate again" in told
+    assert re.search(rf"1\. to go on where it stood: poolshift resume .*{name}, then poolshift migrate", told)
+    assert f"Cordoned or fenced off until one of the commands below: {next(iter(closed))}." in told
 
     # Ctrl-C.
     assert here.run("resume", name).code == 0
