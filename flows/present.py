@@ -28,7 +28,7 @@ def plan(found: Plan, *, as_json: bool, verbose: bool = False) -> None:
     if as_json:
         console.show_json(found.to_dict())
         return
-    console.out().print(complete(found.markdown(folded=not verbose)), markup=False)
+    console.out().print(complete(found.text(folded=not verbose)), markup=False)
 
 
 def migration(result: dict[str, Any], *, as_json: bool) -> None:

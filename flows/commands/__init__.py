@@ -6,7 +6,7 @@ Their imports are lazy: `poolshift --help` answers at once, and `judge` never lo
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,14 @@ for command in (
     *(servers.sandbox, servers.serve, servers.demo),
 ):
     app.command()(command)
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is, and end")] = False,
+) -> None:
+    """Options of no command; `invoke` answers them, so that `--version` works without one."""
+
 
 # Every complaint about the command line derives from it; typer does not export it by name.
 _USAGE: Any = typer.BadParameter.__mro__[2]
