@@ -159,7 +159,7 @@ def audit(found: Audit, *, as_json: bool) -> None:
         console.show_json(found.to_json())
         return
     console.out().print(found.wording(), markup=False)
-    console.show_findings(found.findings)
+    _findings(found.findings)
 
 
 def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:

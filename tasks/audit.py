@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from tasks.rules import audit as rules
 from tasks.rules import readiness as readiness_rules
 from tasks.rules.audit import Component
 from tasks.rules.wording import plural
+
+_DUMP = "kubectl get nodes,daemonsets,pods,events -A -o json > dump.json, then: poolshift audit -f dump.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,8 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Broken components and the pool's findings, worst first."""
+        """Broken components and the pools' findings, worst first; a cause that a pool tells is told once."""
+        told = {f.object for v in self.verdicts for f in v.findings if f.code == "plugin-excludes-nodes"}
         mine = [
             Finding(
                 level=Level.BLOCK if c.outcome is Outcome.FAIL else Level.WARN,
@@ -71,6 +75,7 @@ class Audit:
             )
             for c in self.components
             if c.outcome is not Outcome.PASS
+            and not (c.cause in rules.EXCLUDED and f"daemonset {c.facts.get('namespace')}/{c.name}" in told)
         ]
         return (*mine, *(f for v in self.verdicts for f in v.findings))
 
@@ -105,13 +110,14 @@ def of_file(path: str, pools: Sequence[str] = ()) -> Audit:
     """Audit a kubectl dump, or a device plugin's own log. Raises Unmeasured for a text that is neither."""
     data = _bytes(path)
     if data.lstrip()[:1] in (b"{", b"[") or b"apiVersion:" in data[:4096]:
-        return of_objects(dump.parse(data, path), pools)
+        return of_objects(dump.parse(data, path), pools, command=f"poolshift audit -f {path}")
     found = judge.judge(io.BytesIO(data))
     if found.kind is not Kind.K8S or pools:  # a log names no pool
         raise Unmeasured(
             f"file {path}",
             "is neither a list of Kubernetes objects nor a device plugin's log",
-            expected="kubectl get nodes,daemonsets,pods,events -A -o json",
+            expected="what kubectl get -o json prints, or a device plugin's own log",
+            remedy=_DUMP,
         )
     reading = {**found.fields}
     healthy = reading.get("healthy")
@@ -126,11 +132,14 @@ def of_file(path: str, pools: Sequence[str] = ()) -> Audit:
     return Audit(components=(component,), reading=reading)
 
 
-def of_objects(objects: Iterable[Mapping[str, Any]], pools: Sequence[str] = ()) -> Audit:
+def of_objects(
+    objects: Iterable[Mapping[str, Any]], pools: Sequence[str] = (), *, command: str = "poolshift audit"
+) -> Audit:
     """Audit plain objects of any kinds; unknown kinds are left out.
 
     Applications' pods are no components, and are looked at only where a dump holds nothing else. Pools are judged as
-    on a live cluster, as far as the dump holds what that takes. `pools`: only these, by name.
+    on a live cluster, as far as the dump holds what that takes. `pools`: only these, by name; `command` is what was
+    typed, without them.
 
     Raises:
         NotFound: no node belongs to one of `pools`.
@@ -144,7 +153,7 @@ def of_objects(objects: Iterable[Mapping[str, Any]], pools: Sequence[str] = ()) 
     pods = [p for p in kinds.get("Pod", ()) if plugins.is_component(p)]
     if not pods and not kinds.keys() & {"Node", "DaemonSet"}:
         pods = kinds.get("Pod", [])
-    nodes = _chosen(kinds.get("Node", ()), pools)
+    nodes = _chosen(kinds.get("Node", ()), pools, command)
     if pools:  # a DaemonSet's own counts are of all nodes: these pools' verdicts say what it lacks on theirs
         theirs = {node["metadata"]["name"] for node in nodes}
         pods = [p for p in pods if (p.get("spec") or {}).get("nodeName") in theirs]
@@ -177,7 +186,9 @@ def of_cluster(cluster: Cluster, pools: Sequence[str] = ()) -> Audit:
     return Audit(verdicts=remembered, now=kube.clock.now(), notes=notes)
 
 
-def _chosen(nodes: Iterable[Mapping[str, Any]], pools: Sequence[str]) -> list[Mapping[str, Any]]:
+def _chosen(
+    nodes: Iterable[Mapping[str, Any]], pools: Sequence[str], command: str = "poolshift audit"
+) -> list[Mapping[str, Any]]:
     """The nodes of these pools; all where none is named. Raises NotFound for a pool without a node."""
     if not pools:
         return list(nodes)
@@ -187,9 +198,18 @@ def _chosen(nodes: Iterable[Mapping[str, Any]], pools: Sequence[str]) -> list[Ma
             marks = (next((each[label] for label in POOL_LABELS if label in each), "") for _, each in labels)
             there = sorted({mark for mark in marks if mark})
             raise NotFound(
-                f"pool {pool}", "no node belongs to it", expected=f"one of {', '.join(there)}" if there else ""
+                f"pool {pool}",
+                "no node belongs to it",
+                expected=f"one of {', '.join(there)}" if there else "nodes with the label of a pool",
+                remedy=_nearest(command, pool, there),
             )
     return [node for node, each in labels if any(in_pool(each, pool) for pool in pools)]
+
+
+def _nearest(command: str, pool: str, there: Sequence[str]) -> str:
+    """What to type instead: with the pool that is spelled most alike, else with one that is there, else without."""
+    close = difflib.get_close_matches(pool, there, 1) or there[:1]
+    return f"{command} --pool {close[0]}" if close else f"{command}, without --pool"
 
 
 def _is_known(labels: Mapping[str, str]) -> bool:
@@ -307,5 +327,5 @@ def _bytes(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as cause:
         raise BadFile(
-            f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=dump.MAKE
+            f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=_DUMP
         ) from cause

@@ -18,6 +18,7 @@ from infra.model.plugins import Container, DaemonSet, PluginPod
 from infra.model.verdict import Outcome
 from tasks.rules.causes import cause_of
 from tasks.rules.plugin_cover import refusal
+from tasks.rules.wording import plural
 
 BROKEN_WAITS = frozenset(
     {
@@ -32,6 +33,8 @@ BROKEN_WAITS = frozenset(
         "ContainerCannotRun",
     }
 )
+# Causes that are computed from a DaemonSet's selectors and tolerations.
+EXCLUDED = frozenset({"taint-not-tolerated", "node-not-selected"})
 # Resources whose number is a configured maximum and not a count of hardware (k8s-rdma-shared-dev-plugin's rdmaHcaMax).
 NOT_A_COUNT = ("rdma/",)
 DEVICE_RESOURCE = re.compile(
@@ -104,16 +107,17 @@ def _daemonset(
         found = _pods(daemonset.name, pods, events)
         if found.outcome is not Outcome.PASS:
             return found
-    excluded = [(n.name, refusal(daemonset, n)) for n in nodes]
-    reasons = [f"{name}: {why}" for name, why in excluded if why is not None]
+    reasons = [(n.name, why) for n in nodes if (why := refusal(daemonset, n)) is not None]
     if nodes and len(reasons) == len(nodes):
+        name, why = reasons[0]
+        # Computed: no event says so, and the node's label or taint may be younger than the DaemonSet.
         return Component(
             name=daemonset.name,
             outcome=Outcome.FAIL,
-            reason="FailedScheduling",
-            cause="taint-not-tolerated" if "not tolerated" in reasons[0] else "node-not-selected",
-            message=reasons[0],
-            since=daemonset.created,
+            cause="taint-not-tolerated" if "not tolerated" in why else "node-not-selected",
+            message=f"{_excluding(why)} node {name}: {why}"
+            + (f" (and {plural(len(reasons) - 1, 'other node')})" if len(reasons) > 1 else ""),
+            facts={"namespace": daemonset.namespace},
             pods_ready=daemonset.ready,
             pods_total=daemonset.desired,
         )
@@ -128,6 +132,13 @@ def _daemonset(
         pods_ready=daemonset.ready,
         pods_total=daemonset.desired,
     )
+
+
+def _excluding(why: str) -> str:
+    """Which part of the DaemonSet keeps it away, as a subject and its verb."""
+    if "not tolerated" in why:
+        return "its tolerations exclude"
+    return "its node affinity excludes" if why.startswith("node affinity") else "its nodeSelector excludes"
 
 
 def _pods(name: str, pods: Sequence[PluginPod], events: Sequence[Mapping[str, Any]]) -> Component:
