@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -84,6 +85,7 @@ def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert code == 0
     assert text.startswith("poolshift ")
+    assert "--version" in poolshift(capsys, "--help")[1]
 
 
 @pytest.mark.parametrize("port", ["99999", "-1"])
@@ -232,6 +234,20 @@ def test_what_the_cloud_does_not_have_is_named(
     assert code in (1, 5)
     for word in words:
         assert word in text
+
+
+def test_a_mistyped_machine_type_is_one_block_with_the_nearest_name_and_the_spec_in_the_next_command(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any
+) -> None:
+    path = spec(target={"machine_type": "p5en.48xlagre"})
+    code, text = poolshift(capsys, "plan", path, "--kubeconfig", str(kubeconfig))
+
+    assert code == 5
+    assert text.count("BLOCK ") == 1
+    assert "did you mean p5en.48xlarge?" in text
+    assert re.search(r"\d+ other findings follow from it", text)
+    assert f"poolshift plan --kubeconfig {kubeconfig} {path}" in text
+    assert [mark for mark in ("**", "`", "# Plan") if mark in text] == []
 
 
 def test_a_target_name_that_belongs_to_somebody_else_is_refused(
