@@ -175,7 +175,7 @@ class LogWarning:
 class TaggedProcess:
     """A process, as NCCL names it, on a line that a launcher tagged.
 
-    `style` is "mpirun", "mpiexec", "srun" or "rank" for tags that number a whole job's processes, "local" for those of
+    `style` is "mpirun", "mpiexec" or "srun" for tags that number a whole job's processes, "local" for those of
     one host.
     """
 

@@ -46,7 +46,6 @@ def test_tags_that_fit_are_no_finding(style: str) -> None:
 
 WRONG: dict[str, Callable[[int, int], int]] = {
     "two tags exchanged": lambda rank, _: {3: 5, 5: 3}.get(rank, rank),
-    "counted from one": lambda rank, _: rank + 1,
     "two ranks under one tag": lambda rank, _: 3 if rank == 5 else rank,
     "lines of one rank under two tags": lambda rank, n: rank + 4 if n % 7 == 0 else rank,
     "more tags than ranks": lambda rank, n: 16 + n % 3 if rank == 7 else rank,
@@ -93,12 +92,56 @@ def test_processes_with_several_ranks_each_are_numbered_by_the_process() -> None
     """nccl-tests -g 8: rank 8 is the first of process 1."""
     whole = re.sub(rb"(node-(\d)):1\d{3}:", rb"\1:100\2:", write(JOB)).decode().splitlines()
 
-    def of(order: Callable[[int], int]) -> JudgeResult:
-        text = [(int(m[1]) - 1 if (m := re.match(r"node-(\d)", line)) else 0, line) for line in whole]
-        return read("".join(f"[1,{order(node)}]<stdout>:{line}\n" for node, line in text).encode())
+    text = [(int(m[1]) - 1 if (m := re.match(r"node-(\d)", line)) else 0, line) for line in whole]
+    for order in ((0, 1), (1, 0)):  # torchrun numbers its nodes in any order
+        assert not doubts(read("".join(f"[1,{order[node]}]<stdout>:{line}\n" for node, line in text).encode()))
 
-    assert not doubts(of(lambda node: node))
-    assert "mpirun tag 1 on lines of rank 0" in doubts(of(lambda node: 1 - node))
+
+LAYOUTS: dict[str, Callable[[int], str]] = {
+    "local ranks of torchrun under a role": lambda rank: f"[rank{rank % 8}]:",
+    "the same under srun": lambda rank: f"{rank // 8}: [rank{rank % 8}]:",
+    "local ranks in brackets": lambda rank: f"[{rank % 8}] ",
+    "one label over everything": lambda _: "0: ",
+    "ranks from eight on": lambda rank: f"[1,{rank + 8}]<stdout>:",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_legitimate_layouts_are_no_contradiction(layout: str) -> None:
+    assert read(tagged(lambda rank, _: LAYOUTS[layout](rank))).outcome is Outcome.PASS
+
+
+def test_numbers_of_lines_are_no_tags() -> None:
+    assert not doubts(read(tagged(lambda _, n: f"{n}: ")))
+
+
+def test_one_process_a_node_may_be_numbered_in_any_order() -> None:
+    job = Job(gpus=1, rounds=1, channels=2)
+    assert not doubts(read(tagged(lambda rank, _: f"{1 - rank}: ", job)))
+
+
+def test_other_communicators_of_a_job_may_permute_or_divide_its_processes() -> None:
+    """A second communicator of all ranks with reversed keys, and groups of two within a host, behind the job's own."""
+
+    def regrouped(line: str, size: int, number: Callable[[int], int], group: Callable[[int], str]) -> str:
+        def ranks(m: re.Match[str]) -> str:
+            rank = int(m[2])
+            return f"{m[1]}{number(rank)} nranks {size}{m[4]}commId 0x{group(rank)} "
+
+        return re.sub(r"(comm 0x\w+ rank )(\d+)( nranks 16)(.*)commId 0x\w+ ", ranks, line)
+
+    first = list(lines(Job(gpus=8, rounds=1, channels=2, payload=False)))
+    other = [
+        (rank, line.replace("comm 0x55", "comm 0x77")) for rank, line in first if "Init" in line and "comm" in line
+    ]
+    for size, number, group in (
+        (16, lambda rank: 15 - rank, lambda _: "fff1"),
+        (2, lambda rank: rank % 2, lambda rank: f"fe{rank // 2:x}0"),
+    ):
+        for tag in ("[1,{0}]<stdout>:", "[default{1}]:", "{2}: [rank{1}]:", "{0}: "):
+            text = [*first, *((rank, regrouped(line, size, number, group)) for rank, line in other)]
+            data = "".join(tag.format(rank, rank % 8, rank // 8) + line + "\n" for rank, line in text)
+            assert not doubts(read(data.encode())), (size, tag)
 
 
 def test_groups_of_a_job_number_their_ranks_anew() -> None:

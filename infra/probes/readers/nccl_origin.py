@@ -19,12 +19,13 @@ _NIC_BUS = re.compile(rb"NET/OFI NIC group \d+ device #\d+ [0-9a-f]{4}:([0-9a-f]
 # aws-ofi-nccl names a machine type by itself where it treats it otherwise, and where it brings its topology.
 _NAMED = re.compile(rb"Skipping NCCL_PROTO checks on ([Pp]\d\w*) \+ |/([Pp]\d\w*)[.-]\d+xl\w*-topo\.xml")
 _PROCESS = rb"([A-Za-z0-9_][A-Za-z0-9_.\-]*):(\d+):\d+ \[(\d{1,9})\] "
-# Launchers that number the processes of a whole job; torchrun's default numbers those of one host. Each tag stands
-# right before the line's own beginning, so that lines written into one another name nobody.
+# Launchers that number the processes of a whole job; torchrun's role with a number ([default0], or [rank0] by --role
+# rank) those of one host. Each tag stands right before the line's own beginning, so that lines written into one
+# another name nobody.
 _TAGS: tuple[tuple[str, bytes, re.Pattern[bytes]], ...] = (
     ("mpirun", b"]<std", re.compile(rb",(\d{1,9})\]<std(?:out|err|diag)>: ?" + _PROCESS)),
     ("mpirun", b"[1,", re.compile(rb"\n\[\d+,(\d{1,9})\]: ?" + _PROCESS)),
-    ("rank", b"[rank", re.compile(rb"\[rank(\d{1,9})\]: ?" + _PROCESS)),
+    ("local", b"[rank", re.compile(rb"\[rank(\d{1,9})\]: ?" + _PROCESS)),
     ("local", b"[default", re.compile(rb"\[default(\d{1,9})\]: ?" + _PROCESS)),
     ("mpiexec", b"[", re.compile(rb"\n\[(\d{1,9})\] +" + _PROCESS)),  # Hydra's -prepend-rank
     ("srun", b": ", re.compile(rb"\n {0,5}(\d{1,9}): " + _PROCESS)),
