@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.clock import Clock, SystemClock, rfc3339_micro
-from infra.errors import Conflict, NotFound, PoolshiftError, Refused
+from infra.errors import Conflict, NotFound, PoolshiftError, Refused, Unreachable
 from infra.kube.api import OUTAGE_SECONDS, Kube
 from infra.model.record import MANAGED_BY, RUN
 
@@ -118,6 +118,12 @@ def lost() -> str:
     return next((why for lease in _HERE if (why := lease.lost())), "")
 
 
+def check() -> None:
+    """Raise Refused when one of this process's leases is lost. For writes to a cloud, asked right before each."""
+    for lease in _HERE:
+        lease.check()
+
+
 def _path(kube: Kube, name: str = "") -> str:
     base = f"/apis/coordination.k8s.io/v1/namespaces/{kube.namespace}/leases"
     return f"{base}/{name}" if name else base
@@ -163,21 +169,46 @@ def acquire(kube: Kube, name: str, run: str, clock: Clock) -> Held:
     """Take the lease, or wait at most one lease duration to see whether its holder is alive."""
     me = Holder.here(run)
     for _ in range(3):
-        current = kube.get(_path(kube, name))
+        current = _read(kube, name)
         try:
             if current is None:
-                kube.request("POST", _path(kube), body=_lease(name, kube.namespace, me, run), retry=False)
+                _ask(kube, "POST", _path(kube), body=_lease(name, kube.namespace, me, run), retry=False)
                 return Held(name=name, holder=me)
             spec = current.get("spec") or {}
             identity = spec.get("holderIdentity") or ""
             if identity and identity != str(me):
                 _wait_until_dead(kube, name, spec, clock)
             current["spec"] = {**_lease(name, kube.namespace, me, run)["spec"]}
-            kube.request("PUT", _path(kube, name), body=current, retry=False)
+            _ask(kube, "PUT", _path(kube, name), body=current, retry=False)
             return Held(name=name, holder=me)
         except Conflict:
             continue  # somebody moved between our read and our write: look again
     raise _refusal(name, "another process that starts at this very moment")
+
+
+def _ask(kube: Kube, method: str, path: str, **how: Any) -> dict[str, Any]:
+    """The Lease that the API server answers with.
+
+    What stands before it may answer in its place while it is away, with a 404 in plain text or a 200 without a body.
+    That says nothing of the lease: Unreachable. A NotFound that is raised is the server's own word.
+    """
+    try:
+        answer = kube.request(method, path, **how)
+    except NotFound as error:
+        if error.status is not None and error.status.reason == "NotFound":
+            raise
+        raise Unreachable(error.object, f"not answered by a Kubernetes API: {error.observed}") from error
+    if answer.get("kind") != "Lease":
+        raise Unreachable(f"{method} {path}", f"the answer is no Lease: kind {answer.get('kind')!r}")
+    return answer
+
+
+def _read(kube: Kube, name: str) -> dict[str, Any] | None:
+    """The lease, or None where the API server itself says that there is none."""
+    try:
+        return _ask(kube, "GET", _path(kube, name))
+    except NotFound:
+        return None
 
 
 def _wait_until_dead(kube: Kube, name: str, spec: dict[str, Any], clock: Clock) -> None:
@@ -189,7 +220,7 @@ def _wait_until_dead(kube: Kube, name: str, spec: dict[str, Any], clock: Clock) 
     duration = int(spec.get("leaseDurationSeconds") or DURATION)
     for _ in range(duration + 1):
         clock.sleep(1.0)
-        now = (kube.get(_path(kube, name)) or {}).get("spec") or {}
+        now = (_read(kube, name) or {}).get("spec") or {}
         if not now.get("holderIdentity"):
             return
         if (now.get("holderIdentity"), now.get("renewTime")) != (identity, spec.get("renewTime")):
@@ -230,14 +261,16 @@ def _renew(kube: Kube, lease: Held) -> None:
     """
     while not lease.stop.wait(RENEW_EVERY) and not lease.taken and lease.age <= DURATION + AWAY:
         try:
-            current = kube.request("GET", _path(kube, lease.name), timeout=PATIENCE, retry=False)
+            current = _ask(kube, "GET", _path(kube, lease.name), timeout=PATIENCE, retry=False)
             identity = (current.get("spec") or {}).get("holderIdentity")
+            if not identity:
+                continue  # nobody has taken it: whoever does will show
             if identity != str(lease.holder):
                 lease.taken = f"taken over by {identity}"
                 return
             sent = time.monotonic()
             current["spec"]["renewTime"] = rfc3339_micro(SystemClock().now())
-            kube.request("PUT", _path(kube, lease.name), body=current, timeout=PATIENCE, retry=False)
+            _ask(kube, "PUT", _path(kube, lease.name), body=current, timeout=PATIENCE, retry=False)
             lease.renewed = sent
         except NotFound:
             lease.taken = "deleted by somebody"

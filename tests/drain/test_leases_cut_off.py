@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from infra.errors import Refused, Unreachable
 from infra.kube import leases
-from infra.kube.api import MERGE_PATCH
+from infra.kube.api import MERGE_PATCH, Kube
 
 
 class Cable:
@@ -128,3 +129,86 @@ def test_a_lease_that_somebody_deletes_is_lost(kube):
             assert time.monotonic() - began < 5
             time.sleep(0.02)
     assert "deleted" in why
+
+
+NOT_THE_SERVER = {  # what a load balancer says in its place: HTTP status, body
+    "a plain 404": (404, b"default backend - 404"),
+    "a 404 in JSON of its own": (404, b'{"error": "no backend"}'),
+    "a 200 without a body": (200, b""),
+    "a 200 with another object": (200, b'{"status": "ok"}'),
+    "a page": (200, b"<html>maintenance</html>"),
+}
+
+
+class Answer:
+    """Of an HTTP request."""
+
+    def __init__(self, status, data):
+        self.status, self.data, self.headers = status, data, {}
+
+
+@pytest.fixture
+def in_its_place(kube, monkeypatch):
+    """While it holds an answer, that is what requests about leases get."""
+    kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": "poolshift"}})
+    kube.patience = 0.2
+    send, said = Kube.open, []
+
+    def answer(this, method, path, **more):
+        return Answer(*said[0]) if said and "/leases" in path else send(this, method, path, **more)
+
+    monkeypatch.setattr(Kube, "open", answer)
+    return said
+
+
+@pytest.mark.parametrize("answer", NOT_THE_SERVER.values(), ids=NOT_THE_SERVER)
+def test_what_answers_in_the_servers_place_has_taken_no_lease(answer, kube, in_its_place):
+    with leases.hold(kube, ["eks/proxied"], "r1") as (held,):
+        in_its_place.append(answer)
+        while held.age <= 0.4:
+            time.sleep(0.02)
+        in_its_place.clear()
+
+        assert leases.lost() == ""
+        began = time.monotonic()
+        while held.age > 0.2:
+            assert time.monotonic() - began < 5, "it is renewed again"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("answer", NOT_THE_SERVER.values(), ids=NOT_THE_SERVER)
+def test_what_answers_in_the_servers_place_renews_no_lease(answer, kube, in_its_place):
+    with leases.hold(kube, ["eks/proxied"], "r1"):
+        in_its_place.append(answer)
+        began = time.monotonic()
+        while not (why := leases.lost()):
+            assert time.monotonic() - began < 5
+        in_its_place.clear()
+    assert "not renewed for" in why
+
+
+@pytest.mark.parametrize("answer", NOT_THE_SERVER.values(), ids=NOT_THE_SERVER)
+def test_what_answers_in_the_servers_place_gives_no_lease(answer, kube, in_its_place):
+    in_its_place.append(answer)
+    with pytest.raises(Unreachable), leases.hold(kube, ["eks/proxied"], "r1"):
+        pass
+    in_its_place.clear()
+    assert leases._HERE == []
+
+
+@pytest.mark.parametrize("answer", NOT_THE_SERVER.values(), ids=NOT_THE_SERVER)
+def test_a_holder_whose_lease_nobody_could_read_is_not_taken_for_dead(answer, kube, in_its_place):
+    path = "/apis/coordination.k8s.io/v1/namespaces/poolshift/leases"
+    there = {**leases._lease("pool-eks-theirs", "poolshift", leases.Holder(run="r2", host="h", pid=1), "r2")}
+    kube.request("POST", path, body=there)
+
+    class Then:
+        """The server goes away as soon as somebody begins to watch the holder."""
+
+        def sleep(self, seconds):
+            in_its_place.append(answer)
+
+    with pytest.raises((Unreachable, Refused)):
+        leases.acquire(kube, "pool-eks-theirs", "r1", Then())
+    in_its_place.clear()
+    assert kube.get(f"{path}/pool-eks-theirs")["spec"]["holderIdentity"].startswith("r2/h/1")
