@@ -95,7 +95,7 @@ def drain(
     delete_emptydir_data: Annotated[bool, typer.Option(help="Evict pods whose emptyDir is lost")] = False,
     force: Annotated[bool, typer.Option(help="Evict pods that no controller replaces")] = False,
     dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
-    take_over: Annotated[bool, typer.Option(help="Undo another drain's cordons first, if it was killed")] = False,
+    take_over: Annotated[bool, typer.Option(help="Make another drain's cordons this one's, if it was killed")] = False,
     evictions_per_second: Annotated[
         float, typer.Option(min=0.1, max=1e6, metavar="N", help="At most so many, over all nodes")
     ] = 500.0,
