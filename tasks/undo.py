@@ -6,7 +6,7 @@ import getpass
 from typing import Any
 
 from infra.clock import rfc3339
-from infra.errors import NotFound, PoolshiftError, Refused
+from infra.errors import NotFound, Refused
 from infra.kube import api, read, records
 from infra.model.pools import Pool, PoolState
 from infra.model.record import HELD, Step, StepState
@@ -91,7 +91,7 @@ def _tell_end(run: Run, record: records.RunRecord, done: list[str], stays: str) 
     end = story_ended.undone(getpass.getuser(), rfc3339(run.clock.now()), done, stays)
     try:
         run.say(f"report: {report.write_end(run, record, end)}")
-    except (PoolshiftError, OSError) as failure:
+    except Exception as failure:  # noqa: BLE001 - whatever an odd record does to a report, the rollback ends
         run.say(f"the report could not be written: {failure}")
 
 

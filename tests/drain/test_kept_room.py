@@ -76,7 +76,10 @@ def test_what_a_killed_move_had_closed_is_opened_by_the_next(kube, build, fast_c
     assert closed(kube) == []
 
 
-def test_a_rollback_opens_what_a_killed_move_kept_closed_on_a_target_that_we_have_not_made(url, kube, build, tmp_path):
+def test_a_rollback_opens_what_a_killed_move_kept_closed_on_a_target_that_we_have_not_made(
+    url, kube, build, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
     for name in NEW:
         build.node(name, "new")
     build.node("old-0")
@@ -96,6 +99,9 @@ def test_a_rollback_opens_what_a_killed_move_kept_closed_on_a_target_that_we_hav
 
     assert closed(kube) == []
     assert any("opened new-0, new-1" in line for line in done["done"])
+    told = (tmp_path / "reports" / "r1" / "report.md").read_text()
+    assert told.startswith("# Rolled back by ")
+    assert "opened new-0, new-1" in told
 
 
 def test_kept_nodes_open_for_work_that_finds_no_other_place(kube, build):
