@@ -23,6 +23,7 @@ PUT_BACK = {
     **{kind.plural: ("get", "list", "patch") for kind in (*GANG_KINDS, SURGE_KIND)},
     "jobs/status": ("patch",),
     "commands": ("create",),
+    "resourceflavors": ("get", "list", "patch"),
     # What says whether a node is empty, and who moves what is not.
     **dict.fromkeys(("pods", "poddisruptionbudgets", "replicasets", "statefulsets", "daemonsets"), ("list",)),
     # The run's record and the pools' locks.

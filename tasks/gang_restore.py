@@ -13,7 +13,7 @@ from infra.kube.api import Kube
 from infra.kube.refusals import ApiError
 from infra.model.gangs import SURGE_KIND, GangKind, Means
 from tasks.gang_templates import carry_over, home_of, is_template_refused
-from tasks.rules.gangs import members, root_of
+from tasks.rules.gang_notes import members, root_of
 from tasks.rules.rehoming import apply, undone
 from tasks.rules.wording import and_more
 
@@ -53,10 +53,13 @@ def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
     """
     from tasks.surge import lower  # which builds on this module
 
-    # First Kueue's flavours: what is started again below may have to go back to where it was.
-    names = [f"resourceflavor {name}" for name in flavors.release(kube, run)]
+    names: list[str] = []
     stopped: list[tuple[GangKind, Raw]] = []
     failed: dict[str, PoolshiftError] = {}
+    try:  # first Kueue's flavours: what is started again below may have to go back to where it was
+        names += [f"resourceflavor {name}" for name in flavors.release(kube, run)]
+    except PoolshiftError as error:
+        failed["Kueue's flavours, which stay closed"] = error
 
     def first(row: GangKind, raw: Raw) -> None:
         if row is SURGE_KIND:

@@ -12,19 +12,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from infra.clock import Clock, parse_time, rfc3339
-from infra.errors import Conflict, PoolshiftError
+from infra.errors import Conflict, PoolshiftError, Unreachable
 from infra.kube import flavors, switches
 from infra.kube.api import Kube
-from infra.kube.refusals import ApiError
+from infra.kube.refusals import ApiError, was_never_sent
 from infra.kube.view import View
 from infra.model.gangs import GangKind, Means
 from infra.model.spec import Drain, MoveMode, WorkloadRule
-from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
 from tasks.checkpoints import Question
+from tasks.gang_ends import Failed, GangEnd
 from tasks.gang_restore import MOVED, forget_moved, joined, restore, start_of, unfinished
 from tasks.gang_templates import HOME, carry_over, home_of, is_template_refused
-from tasks.rules.gangs import Gang, held_flavors, members, root_of, rule_of
+from tasks.rules.gang_notes import members, root_of, rule_of
+from tasks.rules.gangs import Gang, held_flavors
 from tasks.rules.outcome import End
 from tasks.rules.placement import TargetShape
 from tasks.rules.rehoming import Change, apply, rehome_changes
@@ -36,47 +37,9 @@ __all__ = ["Failed", "GangEnd", "Mover", "Work", "forget_moved", "restore", "unf
 LOOK = timedelta(seconds=2)  # between two looks at a workload, on the run's clock
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GangEnd:
-    """How a gang's move ended. `checkpoint` is the one that was seen, `was` the newest before we asked (RFC 3339)."""
-
-    workload: str
-    end: End
-    code: str = ""
-    reason: str = ""
-    ranks: int = 0
-    asked: str = ""
-    checkpoint: str = ""
-    was: str = ""
-    stopped: str = ""
-    running: str = ""
-
-    @property
-    def harm(self) -> Finding | None:
-        """We have stopped it and it does not run: nothing else may move before a person has looked."""
-        if not self.stopped or self.running:
-            return None
-        return Finding(
-            level=Level.BLOCK,
-            code=self.code,
-            object=self.workload,
-            observed=f"was stopped at {self.stopped}; {self.reason}",
-            expected=f"{plural(self.ranks, 'rank')} Running on the target",
-            remedy="mend what keeps its pods from running, then run again: it goes on from here",
-        )
-
-
 Raw = dict[str, Any]
 Noting = tuple[dict[str, Any], Raw | None]  # what is noted, and the merge patch that goes with it
 Work = Generator[None, None, GangEnd]  # yields while it waits
-
-
-class Failed(Exception):
-    """A move that cannot go on."""
-
-    def __init__(self, code: str, reason: str, end: End = End.FAILED) -> None:
-        self.code, self.reason, self.end = code, reason, end
-        super().__init__(reason)
 
 
 @dataclass(kw_only=True)
@@ -156,9 +119,13 @@ class Mover:
         self, row: GangKind, namespace: str, name: str, noted: dict[str, Any], rule: WorkloadRule, workload: str
     ) -> Generator[None]:
         raw = self._read(row, namespace, name, workload)
-        noted.update(switches.memory(raw, self.run) or {})
-        if noted["stage"] in ("asked", MOVED):
-            noted["stage"] = "new"  # asked before the run was ended: what was saved since may be old by now, ask again
+        known = switches.memory(raw, self.run) or {}
+        if known.get("stage") in ("asked", MOVED) or self.is_back(known):
+            # Asked before the run was ended: what was saved since may be old by now, ask again. Who and where it is
+            # now was read for this move.
+            known = {k: v for k, v in known.items() if k not in noted or k == "run"}
+            noted["stage"] = "new"
+        noted.update(known)
         if noted["stage"] == "new":
             _require_running(row, raw)
             if rule.mode is MoveMode.CHECKPOINT:
@@ -225,7 +192,6 @@ class Mover:
         try:
             return self._write(row, raw, noted, start)
         except ApiError as error:
-            noted["stage"] = "stopped"
             if not home or not is_template_refused(error):
                 raise
             # Kueue takes the start time off as well.
@@ -248,9 +214,12 @@ class Mover:
             noted.update(marks)  # before the request: one without an answer may have been carried out
             try:
                 return switches.note(self.kube, row, raw, noted, patch)
-            except Conflict:
-                noted.clear()
-                noted.update(known)
+            except PoolshiftError as error:
+                if not isinstance(error, Unreachable) or was_never_sent(error):
+                    noted.clear()  # refused: it is as it was
+                    noted.update(known)
+                if not isinstance(error, Conflict):
+                    raise
                 raw = self._read(row, meta["namespace"], meta["name"], str(meta["name"]))
         raise Failed("conflict", "others kept changing it while we tried")
 
@@ -295,6 +264,12 @@ class Mover:
         yield from self.wait_for(newer, left, workload, "no-checkpoint", why_not)
         self.say(f"{workload}: checkpoint of {rfc3339(seen[-1])} seen")
         noted.update(checkpoint=rfc3339(seen[-1]))
+
+    def is_back(self, noted: Mapping[str, Any]) -> bool:
+        """It was started for the target and runs on the source: it needs a move of its own, from the start."""
+        return noted.get("stage") == "started" and any(
+            p.node in self.off and not p.terminating for p in self._members(noted)
+        )
 
     def _members(self, noted: Mapping[str, Any]) -> list[Pod]:
         return members(self.view.pods.values(), noted)

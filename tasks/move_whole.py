@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from infra.kube.switches import memory
 from infra.model.gangs import SURGE_KIND
 from infra.model.workload import Pod, Snapshot
 from tasks.gangs import GangEnd, Work, unfinished
@@ -12,8 +13,9 @@ from tasks.move_state import MoveState
 from tasks.rules.decision import Context
 from tasks.rules.drain import decide
 from tasks.rules.drain_budgets import surging
-from tasks.rules.gangs import as_moved, find_gangs
+from tasks.rules.gangs import as_moved, find_gangs, quota_taken
 from tasks.rules.outcome import End, Fate, Limits, Sentence
+from tasks.rules.queues import Taken
 from tasks.rules.replicas import first_replicas
 from tasks.rules.sentences import LEAVES, STAYS, allowed_by, judge_with, sentence_of
 from tasks.rules.settling import health
@@ -23,13 +25,17 @@ from tasks.surge import surge
 
 
 def finish_gangs(work: MoveState) -> None:
-    """Gangs that were stopped when the run was: first of all they must run again."""
+    """Gangs that were stopped when the run was: first of all they must run again.
+
+    Those that run on the source again need nothing now: each is moved in its wave, once there is room for it.
+    """
     mover = work.mover()
     works = [
         surge(mover, raw["metadata"]["namespace"], raw["metadata"]["name"])
         if row is SURGE_KIND
         else mover.resume(row, raw, work.drain)
         for row, raw in unfinished(work.kube, work.run)
+        if row is SURGE_KIND or not mover.is_back(memory(raw, work.run) or {})
     ]
     for end in mover.all(works):
         if end.end is not End.DRAINED:
@@ -75,17 +81,19 @@ def surges(work: MoveState, now: Snapshot, context: Context, nodes: Iterable[str
 
 def move_gangs(work: MoveState, context: Context, nodes: tuple[str, ...]) -> tuple[list[GangEnd], dict[str, Sentence]]:
     """Move every gang that has a member on the nodes. Members of one that did not move are held, not evicted."""
-    mover, found = work.mover(), find_gangs(context.snapshot, work.drain, nodes)
+    mover, found = work.mover(), find_gangs(context.snapshot, work.drain, nodes, work.source)
     usable = work.room.usable(context.snapshot) or work.target
     placed: list[Pod] = []
+    taken: Taken = {}
     ends: dict[str, GangEnd] = {}
     moving: dict[str, Work] = {}
     for gang in found:
-        block = gang_block(gang, context, work.drain, usable, placed)
+        block = gang_block(gang, context, work.drain, usable, placed, taken)
         if block is not None:
             ends[gang.object] = GangEnd(workload=gang.object, end=End.FAILED, code=block.code, reason=block.observed)
         else:
             placed += as_moved(gang, context.target)
+            taken = quota_taken(gang, context.target, taken)
             moving[gang.object] = mover.move(gang)
     ends.update({end.workload: end for end in mover.all(list(moving.values()))})
     held: dict[str, Sentence] = {}

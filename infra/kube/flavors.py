@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from infra.errors import Conflict, Forbidden, NotFound
+from infra.errors import Conflict, NotFound, PoolshiftError
 from infra.kube.api import MERGE_PATCH, Kube
 from infra.kube.switches import groups
 from infra.kube.wire import Wire, amounts, taints, tolerations
@@ -32,14 +32,15 @@ def of(locals_: Iterable[Wire], clusters: Iterable[Wire], flavors: Iterable[Wire
     known = {_name(raw): raw for raw in clusters}
     found = {}
     for raw in locals_:
-        spec = raw.get("spec") or {}
-        cluster = known.get(str(spec.get("clusterQueue", "")))
+        of_cluster = str((raw.get("spec") or {}).get("clusterQueue", ""))
+        cluster = known.get(of_cluster)
         queue = Queue(
             namespace=str(raw["metadata"].get("namespace", "")),
             name=_name(raw),
-            cluster=str(spec.get("clusterQueue", "")),
+            cluster=of_cluster,
             flavors=_flavors(cluster, specs) if cluster else (),
-            stopped=_stopped("its queue", spec) or _stopped("its cluster queue", (cluster or {}).get("spec") or {}),
+            stopped=_stopped("its queue", raw) or _stopped("its cluster queue", cluster or {}),
+            missing=_missing(cluster, specs) if cluster else (f"clusterqueue {of_cluster}",),
         )
         found[(queue.namespace, queue.name)] = queue
     return found
@@ -71,9 +72,21 @@ def _flavors(cluster: Wire, specs: Mapping[str, Wire]) -> tuple[Flavor, ...]:
     return tuple(found)
 
 
-def _stopped(whose: str, spec: Wire) -> str:
-    policy = str(spec.get("stopPolicy") or "None")
-    return "" if policy == "None" else f"{whose} admits nothing (stopPolicy {policy})"
+def _missing(cluster: Wire, specs: Mapping[str, Wire]) -> tuple[str, ...]:
+    groups = (cluster.get("spec") or {}).get("resourceGroups") or ()
+    named = {str(f.get("name", "")) for group in groups for f in group.get("flavors") or ()}
+    return tuple(f"resourceflavor {name}" for name in sorted(named - specs.keys()))
+
+
+def _stopped(whose: str, raw: Wire) -> str:
+    policy = str((raw.get("spec") or {}).get("stopPolicy") or "None")
+    if policy != "None":
+        return f"{whose} admits nothing (stopPolicy {policy})"
+    for condition in (raw.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Active" and condition.get("status") != "True":
+            why = ": ".join(str(condition[key]) for key in ("reason", "message") if condition.get(key))
+            return f"{whose} admits nothing, it is not active" + (f" ({why})" if why else "")
+    return ""
 
 
 def _name(raw: Wire) -> str:
@@ -81,16 +94,27 @@ def _name(raw: Wire) -> str:
 
 
 def hold(kube: Kube, name: str, run: str) -> bool:
-    """Keep Kueue from admitting to a flavour: our taint among its own. False: it was there already.
+    """Keep Kueue from admitting to a flavour: our taint among its own. False: it was there already, or it is gone.
 
-    Raises NotFound, Forbidden; Conflict when others kept changing it.
+    Raises Forbidden; Conflict when another run holds it, which would open it at its own end (Kueue takes no second
+    taint of that key), or others kept changing it.
     """
     path = f"{_path(kube)}/{name}"
     for _ in range(8):
-        raw = kube.request("GET", path)
-        was = (raw.get("spec") or {}).get("nodeTaints") or []
-        if any(t.get("key") == FENCE_TAINT for t in was):
+        raw = kube.get(path)
+        if raw is None:
             return False
+        was = (raw.get("spec") or {}).get("nodeTaints") or []
+        holder = next((t.get("value") for t in was if t.get("key") == FENCE_TAINT), None)
+        if holder == run:
+            return False
+        if holder is not None:
+            raise Conflict(
+                f"resourceflavor {name}",
+                f"is held by run {holder}, and is open again when that one ends",
+                expected="one run at a time to leave the nodes of a flavour",
+                remedy=f"wait for it; or, if it will not go on: poolshift rollback {holder}",
+            )
         try:
             _write(kube, path, raw, [*was, {"key": FENCE_TAINT, "value": run, "effect": "NoSchedule"}])
             return True
@@ -100,15 +124,29 @@ def hold(kube: Kube, name: str, run: str) -> bool:
 
 
 def release(kube: Kube, run: str) -> tuple[str, ...]:
-    """Take this run's taint off all flavours. Idempotent. Returns their names. Raises Conflict."""
+    """Take this run's taint off all flavours. Idempotent. Returns their names.
+
+    All are tried; then the first error is raised. Raises Forbidden, where Kueue is served and we may not see whether
+    one is held; Conflict when others kept changing one.
+    """
     path = _path(kube)
     if not path:
         return ()
     try:
         raws = list(kube.list(path))
-    except (NotFound, Forbidden):
-        return ()  # not served, or not for us: then we have not held one either
-    return tuple(sorted(_name(raw) for raw in raws if _let_go(kube, path, raw, run)))
+    except NotFound:
+        return ()  # the group is served without them
+    freed: list[str] = []
+    failed: list[PoolshiftError] = []
+    for raw in raws:
+        try:
+            if _let_go(kube, path, raw, run):
+                freed.append(_name(raw))
+        except PoolshiftError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return tuple(sorted(freed))
 
 
 def _let_go(kube: Kube, base: str, raw: Wire, run: str) -> bool:

@@ -20,7 +20,8 @@ def end_of(obj: Mapping[str, Any]) -> str:
     status = obj.get("status") or {}
     state = status.get("state")
     words = {c.get("type") for c in status.get("conditions") or () if c.get("status") == "True"}
-    words |= {status.get("jobStatus"), status.get("jobDeploymentStatus")}
+    deployed = status.get("jobDeploymentStatus")
+    words |= {deployed, status.get("jobStatus") if deployed != "Retrying" else None}  # RayJob: one try of several
     words |= {state.get("phase")} if isinstance(state, Mapping) else set()
     return next((end for end, said in _SAID.items() if words & said), "")
 

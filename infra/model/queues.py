@@ -29,10 +29,14 @@ class Flavor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
-    """A LocalQueue with the ClusterQueue behind it. `stopped` says why it admits nothing, "" where it does."""
+    """A LocalQueue with the ClusterQueue behind it. `stopped` says why it admits nothing, "" where it does.
+
+    `missing` are objects that it names and that are not there, or were not read: where it leads is then unknown.
+    """
 
     namespace: str
     name: str
     cluster: str
     flavors: tuple[Flavor, ...] = ()
     stopped: str = ""
+    missing: tuple[str, ...] = ()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from infra.model.gangs import KUEUE_JOB_UID, KUEUE_QUEUE, GangKind, Means, gang_kind, row_of
+from infra.model.gangs import KUEUE_JOB_UID, KUEUE_QUEUE, GangKind, Means, gang_kind
 from infra.model.queues import Flavor, Queue
 from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod, Snapshot, Workload
 from tasks.rules.placement import TargetShape, place, without_room
-from tasks.rules.queues import admitted_pod, leads, leads_to, why_not
+from tasks.rules.queues import Taken, admitted_pod, leads, leads_to, passes_our_fence, quota_of, why_not
 from tasks.rules.rehoming import rehomed_pod, still_pinned
-from tasks.rules.wording import plural, span
+from tasks.rules.wording import and_more, plural, span
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 
@@ -26,7 +27,8 @@ class Gang:
 
     `root` is the topmost owner (annotations go there); `switch` is the object that is suspended: the root itself, or
     the Kueue Workload that owns the root's suspend switch. `pods` are all live members, on whatever node.
-    `queue` is Kueue's, where that switches it, and `here` its flavours that lead to the nodes where the pods are.
+    `source` are the nodes that are left. `queue` is Kueue's, where that switches it, and `here` its flavours that lead
+    to any of them.
     """
 
     root: Workload
@@ -36,6 +38,7 @@ class Gang:
     pods: tuple[Pod, ...]
     rule: WorkloadRule
     uses_gpus: bool
+    source: frozenset[str] = frozenset()
     queue: Queue | None = None
     here: tuple[Flavor, ...] = ()
 
@@ -55,8 +58,13 @@ class Gang:
         return max(self.root.replicas, 1)
 
 
-def find_gangs(snapshot: Snapshot, drain: Drain, nodes: Iterable[str]) -> tuple[Gang, ...]:
-    """Gangs with at least one live pod on the nodes, sorted by name. Jobs of one plain pod are no gang."""
+def find_gangs(snapshot: Snapshot, drain: Drain, nodes: Iterable[str], source: Iterable[str] = ()) -> tuple[Gang, ...]:
+    """Gangs with at least one live pod on the nodes, sorted by name. Jobs of one plain pod are no gang.
+
+    `source` are all nodes that are left, where these are not all.
+    """
+    nodes = tuple(nodes)
+    left = frozenset((*nodes, *source))
     roots: dict[str, Workload] = {}
     for pod in snapshot.on(nodes):
         root = snapshot.root(pod.owner)
@@ -69,11 +77,11 @@ def find_gangs(snapshot: Snapshot, drain: Drain, nodes: Iterable[str]) -> tuple[
         root = snapshot.root(pod.owner)
         if root is not None and root.uid in members and not pod.finished:
             members[root.uid].append(pod)
-    found = (_gang(root, members[uid], snapshot, drain) for uid, root in roots.items())
+    found = (_gang(root, members[uid], snapshot, drain, left) for uid, root in roots.items())
     return tuple(sorted((g for g in found if g is not None), key=lambda g: (g.root.namespace, g.root.name)))
 
 
-def _gang(root: Workload, pods: Sequence[Pod], snapshot: Snapshot, drain: Drain) -> Gang | None:
+def _gang(root: Workload, pods: Sequence[Pod], snapshot: Snapshot, drain: Drain, left: frozenset[str]) -> Gang | None:
     kind = gang_kind(root.api_version, root.kind)
     if kind is None:
         return None
@@ -103,8 +111,9 @@ def _gang(root: Workload, pods: Sequence[Pod], snapshot: Snapshot, drain: Drain)
         pods=tuple(pods),
         rule=rule,
         uses_gpus=gpus,
+        source=left,
         queue=queue,
-        here=leads_to(queue, pods, snapshot.node_by_name) if queue else (),
+        here=leads_to(queue, [n for name in left if (n := snapshot.node_by_name.get(name))]) if queue else (),
     )
 
 
@@ -119,10 +128,12 @@ def judge_gang(
     target: TargetShape | None,
     target_nodes: Sequence[str] = (),
     before: Sequence[Pod] = (),
+    taken: Taken = MappingProxyType({}),
 ) -> list[Finding]:
     """Everything to know before a gang is stopped.
 
-    Room is judged for the whole gang as things stand, with the pods `before` (gangs that go first) placed as well.
+    Room is judged for the whole gang as things stand, with the pods `before` (gangs that go first) placed as well, and
+    with the quota that they have `taken`.
     """
     found = []
     match gang.mode:
@@ -144,7 +155,7 @@ def judge_gang(
                 )
     if gang.mode in (MoveMode.LEAVE, MoveMode.WAIT):
         return found
-    found += _unadmitted(gang, snapshot, target)
+    found += _unadmitted(gang, snapshot, target, taken) + _closed(gang, snapshot, target, target_nodes)
     homeless = _homeless([*before, *as_moved(gang, target)], snapshot, target, target_nodes)
     if homeless:
         found.append(
@@ -182,7 +193,7 @@ def judge_gang(
     return found
 
 
-def _unadmitted(gang: Gang, snapshot: Snapshot, target: TargetShape | None) -> list[Finding]:
+def _unadmitted(gang: Gang, snapshot: Snapshot, target: TargetShape | None, taken: Taken) -> list[Finding]:
     """Kueue alone starts what it has admitted: stopped, it must be sure to come up on the target."""
     if KUEUE_QUEUE not in gang.root.labels:
         return []
@@ -196,16 +207,72 @@ def _unadmitted(gang: Gang, snapshot: Snapshot, target: TargetShape | None) -> l
         return [
             _finding(gang, Level.BLOCK, "queue-unread", f"where Kueue's queue {name} leads is unknown: {why}", remedy)
         ]
-    why = why_not(gang.pods, gang.switch, gang.queue, target) if gang.queue and target else ""
-    if not why:
+    if gang.queue is None:
         return []
+    if gang.queue.missing:
+        name, gone = gang.queue.name, ", ".join(gang.queue.missing)
+        why, remedy = (
+            f"where Kueue's queue {name} leads is unknown: {gone} is not there",
+            "create it, or add it to the dump",
+        )
+        return [_finding(gang, Level.BLOCK, "queue-unread", why, remedy)]
+    if target is None:
+        return []
+    gpus = {r for p in gang.pods for r in GPU_RESOURCES if p.requests.get(r, 0)}
+    why = why_not(_whole(gang), gang.switch, gang.queue, target, taken, gpus)
+    if not why:
+        open_to_it = [f.name for f in _to_hold(gang, target) if passes_our_fence(f, gang.pods)]
+        if not open_to_it:
+            return []
+        why = (
+            f"it, or the flavour, tolerates every taint, so that nothing keeps it from flavour {', '.join(open_to_it)}"
+        )
+        why = f"Kueue would start it on the source again: {why}"
+        remedy = "give it tolerations with a key, or mode wait or leave in its rule"
+        return [_finding(gang, Level.BLOCK, "gang-without-flavor", why, remedy)]
     remedy = "give its cluster queue a ResourceFlavor with labels of the target's nodes, and quota"
     return [_finding(gang, Level.BLOCK, "gang-without-flavor", f"Kueue would not start it again: {why}", remedy)]
 
 
+def _whole(gang: Gang) -> tuple[Pod, ...]:
+    """All pods that Kueue admits it with. For one that is not there just now the largest of the others stands."""
+    short = gang.ranks - len(gang.pods)
+    if short <= 0 or not gang.pods:
+        return gang.pods
+    largest = max(gang.pods, key=lambda p: [p.requests.get(r, 0) for r in (*GPU_RESOURCES, "cpu", "memory")])
+    return gang.pods + (largest,) * short
+
+
+def quota_taken(gang: Gang, target: TargetShape | None, taken: Taken) -> Taken:
+    """`taken` with what this gang takes of its queue's quota on the target."""
+    if gang.queue is None or target is None:
+        return taken
+    more = quota_of(_whole(gang), gang.switch, gang.queue, target, taken)
+    return {**taken, **{key: taken.get(key, 0) + amount for key, amount in more.items()}}
+
+
+def _closed(gang: Gang, snapshot: Snapshot, target: TargetShape | None, target_nodes: Sequence[str]) -> list[Finding]:
+    """Flavours that are closed to everybody while work leaves, and whom else that touches."""
+    found = []
+    for flavor in _to_hold(gang, target):
+        apart = gang.source.union(target_nodes)
+        others = [n.name for n in snapshot.nodes if n.name not in apart and flavor.labels.items() <= n.labels.items()]
+        text = "Kueue admits nothing to it while the source is left"
+        if others:
+            text += f", and so nothing new to nodes that stay: {and_more(sorted(others), 5)}"
+        found.append(
+            Finding(level=Level.WARN, code="flavor-closed", object=f"resourceflavor {flavor.name}", observed=text)
+        )
+    return found
+
+
+def _to_hold(gang: Gang, target: TargetShape | None) -> list[Flavor]:
+    return [f for f in gang.here if target is not None and not leads(f, target)]
+
+
 def held_flavors(gang: Gang, target: TargetShape | None) -> list[str]:
-    """Flavours that lead to where it runs now and not to the target: Kueue must not choose them again."""
-    return [f.name for f in gang.here if target is not None and not leads(f, target)]
+    """Flavours that lead to the source and not to the target: Kueue must not choose them again."""
+    return [f.name for f in _to_hold(gang, target)]
 
 
 def pinned(gang: Gang, target: TargetShape | None) -> Finding | None:
@@ -241,38 +308,6 @@ def member_as_moved(gang: Gang, pod: Pod, target: TargetShape | None) -> Pod:
     if gang.queue and target:
         return admitted_pod(pod, gang.switch, gang.queue, target)
     return rehomed_pod(pod, target, affinity=gang.switch_kind.affinity) if target and rehomes(gang) else pod
-
-
-def members(pods: Iterable[Pod], noted: Mapping[str, Any]) -> list[Pod]:
-    """Live pods of a gang that was noted, old and new: by the label its operator sets, or by the owner it had."""
-    kind, namespace, name = root_of(noted)
-    owners = set(noted["owners"])
-    return [
-        p
-        for p in pods
-        if p.namespace == namespace
-        and not p.finished
-        and (
-            (kind.pod_label and p.labels.get(kind.pod_label) == name) or (p.owner is not None and p.owner.uid in owners)
-        )
-    ]
-
-
-def root_of(noted: Mapping[str, Any]) -> tuple[GangKind, str, str]:
-    """(kind, namespace, name) of the workload itself."""
-    group, kind, namespace, name = noted["root"]
-    return row_of(group, kind, noted.get("version", "")), namespace, name
-
-
-def rule_of(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
-    """How a gang that was noted is moved: as the spec says, or as it was begun."""
-    _, kind, namespace, name = noted["root"]
-    wanted = (namespace, name, kind)
-    found = next((r for r in drain.workloads if (r.namespace, r.name, r.kind) == wanted), None)
-    if found is not None:
-        return found
-    mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
-    return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)
 
 
 def ended_words(ended: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from infra.model.workload import Pod, Snapshot
 from tasks.rules.budgets import Turns
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
-from tasks.rules.gangs import Gang, as_moved, find_gangs, judge_gang, member_as_moved, pinned
+from tasks.rules.gangs import Gang, as_moved, find_gangs, judge_gang, member_as_moved, pinned, quota_taken
 from tasks.rules.placement import TargetShape, room_is_safe
+from tasks.rules.queues import Taken
 from tasks.rules.replicas import replica_findings
 from tasks.rules.wording import and_more, plural
 
@@ -169,9 +170,11 @@ def plan_move(
     gangs = find_gangs(snapshot, drain, source_nodes)
     findings: list[Finding] = []
     placed: list[Pod] = []
+    taken: Taken = {}
     for gang in gangs:
-        findings += judge_gang(gang, snapshot, target, target_nodes, placed)
+        findings += judge_gang(gang, snapshot, target, target_nodes, placed, taken)
         placed += as_moved(gang, target)
+        taken = quota_taken(gang, target, taken)
     if not any(f.code == "gang-without-room" for f in findings):
         findings += _room_not_kept(snapshot, gangs, source_nodes, target, target_nodes)
     findings += replica_findings(snapshot, set(source_nodes))
@@ -201,7 +204,7 @@ def plan_move(
 
 
 def gang_block(
-    gang: Gang, ctx: Context, drain: Drain, target_nodes: Sequence[str], before: Sequence[Pod]
+    gang: Gang, ctx: Context, drain: Drain, target_nodes: Sequence[str], before: Sequence[Pod], taken: Taken
 ) -> Finding | None:
     """Why a gang must not be stopped as things stand, if there is a reason: asked again right before its stop.
 
@@ -211,7 +214,7 @@ def gang_block(
         return None
     # First what it asks for: nodes that it may not run on are no room for it either.
     found = [f for f in (pinned(gang, ctx.target),) if f is not None]
-    found += judge_gang(gang, ctx.snapshot, ctx.target, target_nodes, before)
+    found += judge_gang(gang, ctx.snapshot, ctx.target, target_nodes, before, taken)
     for pod in gang.pods:
         found += [finding(pod, d) for d in _of_member(pod, gang, ctx, drain) if d.act is Act.BLOCK]
     return next((f for f in found if f.level is Level.BLOCK), None)
@@ -220,6 +223,8 @@ def gang_block(
 def _of_member(pod: Pod, gang: Gang, ctx: Context, drain: Drain) -> tuple[Decision, ...]:
     """The rules' answers for a pod of a gang, as its template will be where that is changed on the way."""
     moved = member_as_moved(gang, pod, ctx.target)
+    if pod.node not in gang.source:
+        moved = replace(moved, node="")  # its node stays: what is written on it, by us too, asks for nothing
     # Whoever wrote down how it moves, or moves it himself, answers for what is lost with its pods.
     answered = gang.rule in drain.workloads or gang.mode in (MoveMode.LEAVE, MoveMode.WAIT)
     return _without_waits(decide(moved, ctx), scratch=answered)
@@ -329,4 +334,5 @@ def _missing_nodes(snapshot: Snapshot, names: Iterable[str]) -> list[Finding]:
 
 def _sorted(findings: list[Finding]) -> list[Finding]:
     order = (Level.BLOCK, Level.WARN, Level.INFO)
-    return sorted(findings, key=lambda f: (order.index(f.level), f.code, f.object))
+    told_once = dict.fromkeys(findings)  # a flavour of several gangs
+    return sorted(told_once, key=lambda f: (order.index(f.level), f.code, f.object))

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from infra.errors import Conflict
+from infra.kube import flavors
 from infra.kube.api import MERGE_PATCH
 from infra.kube.read import of_objects
 from infra.model.gangs import GangKind, row_of
@@ -15,6 +17,7 @@ from tasks.drain import move
 from tasks.gangs import forget_moved, restore
 from tasks.rules.gangs import find_gangs, held_flavors, judge_gang, pinned
 from tasks.rules.placement import TargetShape
+from tasks.rules.waves import plan_move
 from tests.drain.operating import JOBS, NEW, OLD, create, drain, homes, open_new, operating, two_pools
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -24,10 +27,13 @@ CLUSTER = replace(WORKLOAD, kind="ClusterQueue", plural="clusterqueues")
 FLAVOR = replace(WORKLOAD, kind="ResourceFlavor", plural="resourceflavors")
 
 
-def cluster_queue(flavors=("old", "new"), quota="16", **spec):
-    resources = [{"name": "nvidia.com/gpu", "nominalQuota": quota}]
+GPU = "nvidia.com/gpu"
+
+
+def cluster_queue(flavors=("old", "new"), quota="16", covers=GPU, **spec):
+    resources = [{"name": covers, "nominalQuota": quota}]
     offered = [{"name": name, "resources": resources} for name in flavors]
-    return {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": offered}], **spec}
+    return {"resourceGroups": [{"coveredResources": [covers], "flavors": offered}], **spec}
 
 
 @pytest.fixture
@@ -67,6 +73,7 @@ class Kueue:
         build.job("llm", 2, gpus=8)
         body = {"metadata": {"labels": {QUEUE: "team"}}, "spec": {"suspend": True}}
         job = kube.request("PATCH", f"{JOBS}/llm", body=body, content_type=MERGE_PATCH)
+        build.until(lambda: not any(p["metadata"]["name"].startswith("llm") for p in build.pods()), "it is suspended")
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "llm", "controller": True}
         owner["uid"] = job["metadata"]["uid"]
         spec = {"queueName": "team", "active": True, "podSets": [{"name": "main", "template": {"spec": {}}}]}
@@ -161,28 +168,48 @@ def obj(kind, name, spec=None, *, api="kueue.x-k8s.io/v1beta1", namespace="d", *
     }
 
 
-def gang_of(*, queue=None, flavors=(), own=None, known=True):
-    """A job of two ranks that is admitted to flavour `old`, and a snapshot of it."""
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "llm", "uid": "llm", "controller": True}
-    job = obj("Job", "llm", {"completionMode": "Indexed", "parallelism": 2}, api="batch/v1", labels={QUEUE: "q"})
-    template = {"spec": {"nodeSelector": own or {}}}
-    stands = obj("Workload", "job-llm", {"queueName": "q", "podSets": [{"template": template}]})
-    stands["metadata"]["ownerReferences"] = [reference]
-    assigned = [{"name": "main", "flavors": {"nvidia.com/gpu": "old"}}]
-    stands["status"] = {"admission": {"podSetAssignments": assigned}}
-    ranks = []
-    for i in range(2):
-        container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
-        spec = {"nodeName": "old-0", "containers": [container], "nodeSelector": {**(own or {}), "pool": "old"}}
-        ranks.append(obj("Pod", f"llm-{i}", spec, api="v1", ownerReferences=[reference]))
-        ranks[-1]["status"] = {"phase": "Running"}
-    node = obj("Node", "old-0", api="v1", namespace="", labels={"pool": "old", "gpu": "h200"})
-    kueue = [
-        obj("LocalQueue", "q", {"clusterQueue": "research", **(queue or {})}),
-        obj("ClusterQueue", "research", cluster_queue([name for name, _ in flavors], **(queue or {})), namespace=""),
+def kueue_of(flavors, *, local=None, cluster=None, inactive="", gone=""):
+    """A queue of those flavours; `inactive` and `gone` name a kind that says it is not active, or is not there."""
+    local = {"clusterQueue": "research", **(local or {})}
+    found = [
+        obj("LocalQueue", "q", local),
+        obj("ClusterQueue", "research", cluster_queue([n for n, _ in flavors], **(cluster or {})), namespace=""),
         *(obj("ResourceFlavor", name, spec, namespace="") for name, spec in flavors),
     ]
-    snapshot = of_objects([job, stands, node, *ranks, *(kueue if known else ())])
+    active = {"conditions": [{"type": "Active", "status": "False", "reason": "FlavorNotFound"}]}
+    return [
+        {**raw, "status": active if raw["kind"] == inactive else {}}
+        for raw in found
+        if gone not in (raw["kind"], raw["metadata"]["name"])
+    ]
+
+
+def job_of(name, node="old-0", *, ranks=1, alive=None, own=None, **pod):
+    """A job that is admitted to flavour `old`, with its pods."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": name, "controller": True}
+    wanted = {"completionMode": "Indexed", "parallelism": ranks}
+    job = obj("Job", name, wanted, api="batch/v1", labels={QUEUE: "q"})
+    template = {"spec": {"nodeSelector": own or {}}}
+    stands = obj("Workload", f"job-{name}", {"queueName": "q", "podSets": [{"template": template}]})
+    stands["metadata"]["ownerReferences"] = [reference]
+    stands["status"] = {"admission": {"podSetAssignments": [{"name": "main", "flavors": {GPU: "old"}}]}}
+    container = {"name": "c", "resources": {"limits": {GPU: "8"}}}
+    spec = {"nodeName": node, "containers": [container], "nodeSelector": {**(own or {}), "pool": "old"}, **pod}
+    pods = [
+        obj("Pod", f"{name}-{i}", spec, api="v1", ownerReferences=[reference])
+        for i in range(ranks if alive is None else alive)
+    ]
+    return [job, stands, *({**p, "status": {"phase": "Running"}} for p in pods)]
+
+
+def node_of(name, **labels):
+    return obj("Node", name, api="v1", namespace="", labels={"pool": name.split("-")[0], "gpu": "h200", **labels})
+
+
+def gang_of(*, queue=None, flavors=(), own=None, known=True):
+    """A job of two ranks that is admitted to flavour `old`, and a snapshot of it."""
+    kueue = kueue_of(flavors, local=queue, cluster=queue) if known else []
+    snapshot = of_objects([*job_of("llm", ranks=2, own=own), node_of("old-0"), *kueue])
     (gang,) = find_gangs(snapshot, Drain(), ["old-0"])
     return gang, snapshot
 
@@ -241,3 +268,78 @@ def test_a_quota_that_is_too_small_holds_a_gang_unless_a_cohort_may_lend_more():
 def test_a_gang_whose_queue_could_not_be_read_is_not_stopped():
     (found,) = blocks(*gang_of(flavors=LEADS, known=False))
     assert found.code == "queue-unread"
+
+
+def judged(objects, *, nodes=("old-0", "old-1")):
+    """All that the plan finds out about the gangs on the nodes, as (level, code, observed)."""
+    snapshot = of_objects([*(node_of(n) for n in nodes), *objects])
+    found = plan_move(snapshot, Drain(), nodes, TARGET).findings
+    return [(f.level, f.code, f.observed) for f in found if f.code in ("gang-without-flavor", "queue-unread")]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "why"),
+    [
+        ({"inactive": "ClusterQueue"}, "gang-without-flavor", "its cluster queue admits nothing, it is not active"),
+        ({"inactive": "LocalQueue"}, "gang-without-flavor", "its queue admits nothing, it is not active"),
+        ({"gone": "ClusterQueue"}, "queue-unread", "clusterqueue research is not there"),
+        ({"gone": "new"}, "queue-unread", "resourceflavor new is not there"),
+        ({"cluster": {"covers": "cpu"}}, "gang-without-flavor", "covers no nvidia.com/gpu"),
+    ],
+)
+def test_a_queue_that_would_admit_nothing_is_seen_before_the_stop(more, code, why):
+    (found,) = judged([*job_of("llm"), *kueue_of(LEADS, **more)])
+    assert found[:2] == ("block", code)
+    assert why in found[2]
+
+
+def test_quota_is_judged_for_all_gangs_that_leave_and_with_all_their_pods():
+    queue = kueue_of(LEADS, cluster={"quota": "8"})
+    assert judged([*job_of("a"), *queue]) == []
+    ((_, code, why),) = judged([*job_of("a"), *job_of("b", "old-1"), *queue])
+    assert code == "gang-without-flavor"
+    assert "new has 8 nvidia.com/gpu free, of which others that move before take 8, 8 are needed" in why
+    ((_, _, why),) = judged([*job_of("a", ranks=2, alive=1), *queue])
+    assert "16 are needed" in why
+
+
+@pytest.mark.parametrize("where", ["pod", "flavor"])
+def test_a_gang_that_our_taint_does_not_keep_from_the_source_is_not_stopped(where):
+    anything = {"tolerations": [{"operator": "Exists"}]}
+    old = (LEADS[0][0], {**LEADS[0][1], **(anything if where == "flavor" else {})})
+    ((_, code, why),) = judged([*job_of("llm", **(anything if where == "pod" else {})), *kueue_of((old, LEADS[1]))])
+    assert code == "gang-without-flavor"
+    assert "nothing keeps it from flavour old" in why
+
+
+def test_a_flavour_of_the_target_that_another_run_holds_takes_nothing():
+    held = {**LEADS[1][1], "nodeTaints": [{"key": FENCE_TAINT, "value": "other", "effect": "NoSchedule"}]}
+    ((_, code, why),) = judged([*job_of("llm"), *kueue_of((LEADS[0], ("new", held)))])
+    assert code == "gang-without-flavor"
+    assert f"taint {FENCE_TAINT}=other" in why
+
+
+def test_every_flavour_of_the_source_is_held_and_the_plan_says_whom_that_touches():
+    by_zone = [(f"old-{z}", {"nodeLabels": {"pool": "old", "zone": z}}) for z in "ab"]
+    nodes = [node_of("old-0", zone="a"), node_of("old-1", zone="b"), node_of("old-2", zone="b")]
+    snapshot = of_objects([*nodes, *job_of("llm"), *job_of("two"), *kueue_of([*by_zone, LEADS[1]])])
+
+    gang, _ = find_gangs(snapshot, Drain(), ["old-0"], ["old-0", "old-1"])
+    assert held_flavors(gang, TARGET) == ["old-a", "old-b"]
+
+    closed = [f for f in plan_move(snapshot, Drain(), ["old-0", "old-1"], TARGET).findings if f.code == "flavor-closed"]
+    assert [(f.level, f.object) for f in closed] == [("warn", f"resourceflavor old-{z}") for z in "ab"]
+    assert closed[1].observed.endswith("nothing new to nodes that stay: old-2")
+
+
+def test_a_flavour_is_held_by_one_run_and_one_that_is_gone_needs_no_hold(kube, build):
+    build.definition(FLAVOR, "Cluster")
+    body = {"apiVersion": f"{FLAVOR.group}/{FLAVOR.version}", "kind": FLAVOR.kind, "metadata": {"name": "old"}}
+    kube.request("POST", FLAVOR.path(), body={**body, "spec": {"nodeLabels": {"pool": "old"}}})
+
+    assert [flavors.hold(kube, "old", "r1") for _ in range(2)] == [True, False]
+    with pytest.raises(Conflict, match="held by run r1"):
+        flavors.hold(kube, "old", "r2")
+    assert flavors.release(kube, "r2") == ()
+    assert flavors.release(kube, "r1") == ("old",)
+    assert flavors.hold(kube, "gone", "r1") is False

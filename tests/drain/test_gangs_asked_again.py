@@ -38,7 +38,7 @@ def block(snapshot, drain=None):
     target = shape_of([n for n in snapshot.nodes if n.name in ("t1", "t2")])
     (gang,) = find_gangs(snapshot, drain, ["s1", "s2"])
     context = Context(snapshot=snapshot, allowed=allowed_by(drain), target=target)
-    found = gang_block(gang, context, drain, ["t1", "t2"], ())
+    found = gang_block(gang, context, drain, ["t1", "t2"], (), {})
     planned = plan_move(snapshot, drain, ["s1", "s2"], target, ["t1", "t2"])
     assert planned.blocked == (found is not None), "the plan and the move must judge alike"
     return found.code if found else ""
