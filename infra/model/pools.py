@@ -23,8 +23,12 @@ POOL_LABELS = (
 
 
 def in_pool(labels: Mapping[str, str], name: str) -> bool:
-    """Does a node with these labels belong to what people call by this name?"""
-    return name in {labels.get(label) for label in POOL_LABELS}
+    """Does a node with these labels belong to what people call by this name?
+
+    A machine type names only nodes that nobody marked: the pools of a migration may well be of one type.
+    """
+    marks: set[str | None] = {labels[label] for label in POOL_LABELS if label != MACHINE_LABEL and labels.get(label)}
+    return name in (marks or {labels.get(MACHINE_LABEL)})
 
 
 class PoolState(StrEnum):
