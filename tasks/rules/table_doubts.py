@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from infra.fabrics import Fabric
-from infra.model.reading import BandwidthTest, Row
+from infra.model.reading import BandwidthTest, DeviceLine, Row
 from tasks.rules.wording import and_more, size
 
 FEWEST_ITERATIONS = 5  # the mean of fewer is the time of one launch, or of one hiccup
@@ -108,6 +108,13 @@ def _average(test: BandwidthTest) -> str:
     return f"the rows' average is {mean:.4g} GB/s, the footer says {told:.4g} GB/s"
 
 
+def _place(d: DeviceLine) -> str:
+    """An address names a GPU; of older versions' bus alone there may be two (p4d), or all GPUs of a virtual machine."""
+    if d.bus:
+        return d.bus if ":" in d.bus else f"bus {d.bus} device {d.device}"
+    return f"{d.pid} device {d.device}"
+
+
 def _devices(test: BandwidthTest) -> str:
     hosts = {d.host for d in test.devices}
     if len(hosts) > 1 and (nameless := sorted(h for h in hosts if _NAMELESS.match(h))):
@@ -117,6 +124,6 @@ def _devices(test: BandwidthTest) -> str:
     names = {d.name for d in test.devices if d.name}
     if len(names) > 1:
         return f"GPUs of several kinds: {and_more(sorted(names), 3)}"
-    places = Counter((d.host, d.bus) if d.bus else (d.host, f"{d.pid} device {d.device}") for d in test.devices)
-    twice = [f"{bus} of {host}" for (host, bus), times in places.items() if times > 1]
+    places = Counter((d.host, _place(d)) for d in test.devices)
+    twice = [f"{place} of {host}" for (host, place), times in places.items() if times > 1]
     return f"several ranks on one GPU: {and_more(twice, 3)}" if twice else ""

@@ -117,3 +117,13 @@ def test_a_document_that_names_one_thing_twice_is_not_whole() -> None:
     twice = document().replace('"errors": []', '"errors": ["Test NCCL failure"], "errors": []')
     assert twice != document()
     assert read(twice).outcome is not Outcome.PASS
+
+
+@pytest.mark.parametrize("buses", [("10", "10", "20", "20", "90", "90", "a0", "a0"), ("00",) * 8])
+def test_gpus_on_one_bus_are_told_apart_by_their_device(buses: tuple[str, ...]) -> None:
+    """Before 2022-09 the bracket was the bus alone: p4d has two GPUs on each, a virtual machine may have all on one."""
+    text = GOOD
+    for device, bus in enumerate(buses):
+        text = text.replace(f"[0000:{0x53 + device:02x}:00]", f"[0x{bus}]")
+    assert "several ranks" not in " ".join(read(text).lines())
+    assert "several ranks on one GPU" in " ".join(read(text.replace("device  1", "device  0")).lines())
