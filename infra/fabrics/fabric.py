@@ -145,8 +145,12 @@ class Fabric:
         return int(major) * 1000 + int(minor) * 10 if minor else 0
 
     def has_gpu(self, name: str) -> bool:
-        """Is that (as a driver names it, "NVIDIA H100 80GB HBM3") the GPU of this machine type?"""
-        return re.search(rf"\b{re.escape(self.gpu.split()[0])}\b", name) is not None
+        """Is that (as a driver names it, "NVIDIA H100 80GB HBM3") the GPU of this machine type?
+
+        Cards ("NVIDIA H100 PCIe", "NVIDIA H200 NVL") are in none of the table's machines.
+        """
+        of_model = re.search(rf"\b{re.escape(self.gpu.split()[0])}\b", name) is not None
+        return of_model and not re.search(r"\b(?:PCIe|NVL)\b", name, re.IGNORECASE)
 
     def expectation(self, collective: str, nodes: int, size_bytes: int) -> Expectation | None:
         """The figure for exactly this size, or None: nothing is interpolated.

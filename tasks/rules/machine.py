@@ -2,7 +2,8 @@
 
 On a cluster the nodes' labels say what a pool is. Whoever hands over a file says it himself, and types of one shape
 (p5en and p6-b300: 8 GPUs, 16 EFA interfaces) carry different bandwidths: what passes as one of them must not be the
-other's. Types that carry the same are not told apart, for the answer would be the same.
+other's. Types of one line rate are told apart only where the answer would not be the same: where a row reaches the
+floor of the asserted type and not the other's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra.fabrics import Fabric, ceiling, load
-from infra.model.measurement import positive, whole
+from infra.model.measurement import sweep_of, whole
 from infra.model.reading import Family, NcclLog, Origin, PayloadEvents, Reading, family_of, is_efa
 from infra.model.verdict import Outcome, Verdict
+from tasks.rules.bandwidth import SMALLEST_JUDGED
 from tasks.rules.device_checks import EFA_FIXED_GBPS, listed, port_rates
+from tasks.rules.tests_verdict import sweep_of_test
 from tasks.rules.wording import and_more
 
 CHECK = "machine-type"
@@ -28,7 +31,10 @@ _EFA_BUS = re.compile(r"^rdmap(\d+)s\d+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """What an output shows of its machines; empty and 0 where it shows nothing. `peak` is busbw, GB/s."""
+    """What an output shows of its machines; empty and 0 where it shows nothing.
+
+    `peak` is busbw, GB/s; `rows` are (collective, bytes, busbw); `layers` are link layers of HCAs ("IB", "RoCE").
+    """
 
     origin: Origin = field(default_factory=Origin)
     platform: str = ""
@@ -40,6 +46,8 @@ class Seen:
     ranks_per_host: int = 0
     hosts: int = 0
     peak: float = 0.0
+    rows: tuple[tuple[str, int, float], ...] = ()
+    layers: frozenset[str] = frozenset()
 
 
 def seen_in_log(log: NcclLog) -> Seen:
@@ -53,6 +61,7 @@ def seen_in_log(log: NcclLog) -> Seen:
         rates_gbps=frozenset(speed / 1000 for speed in log.speeds_mb_s),
         ranks_per_host=max(per_host, default=0),
         hosts=len(log.hosts),
+        layers=frozenset(hca.link_layer for hca in log.hcas),
     )
 
 
@@ -66,11 +75,12 @@ def judge_machine(reading: Reading, fabric: Fabric) -> Verdict:
     seen = seen_in(reading)
     told = contradiction(seen, fabric)
     if not told and (others := lookalikes(seen, fabric)):
-        rates = and_more(sorted({f"{o.line_rate_gb_s:g}" for o in others}), 3)
+        rates = {f"{o.line_rate_gb_s:g}" for o in others} - {f"{fabric.line_rate_gb_s:g}"}
         told = (
             f"nothing here tells {fabric.machine_type} from {and_more([o.machine_type for o in others], 3)}, whose "
-            f"nodes carry {rates} and not {fabric.line_rate_gb_s:g} GB/s; give the lines that name them: nccl-tests' "
-            "list of devices, NCCL's with busId and cudaDriverVersion"
+            + (f"nodes carry {and_more(sorted(rates), 3)} and not {fabric.line_rate_gb_s:g} GB/s" if rates else "")
+            + ("" if rates else "floors these rows do not reach")
+            + "; give the lines that name them: nccl-tests' list of devices, NCCL's with busId and cudaDriverVersion"
         )
     return Verdict(
         check=CHECK,
@@ -84,8 +94,10 @@ def judge_machine(reading: Reading, fabric: Fabric) -> Verdict:
 
 def contradiction(seen: Seen, fabric: Fabric) -> str:
     """What cannot be of this type, or ""."""
-    if seen.platform and seen.platform != fabric.machine_type:
+    if not _on_platform(seen, fabric):
         return f"the plugin says that it runs on {seen.platform}"
+    if fabric.kind == "roce" and "IB" in seen.layers:
+        return f"NCCL's HCAs are InfiniBand, those of {fabric.machine_type} are RoCE"
     if strange := [name for name in seen.origin.named if not _is_of(name, fabric)]:
         return f"the plugin treats the machine as {and_more(strange, 3)}"
     if strange := sorted(name for name in seen.gpus if not fabric.has_gpu(name)):
@@ -104,15 +116,34 @@ def lookalikes(seen: Seen, fabric: Fabric) -> list[Fabric]:
     return [
         other
         for other in _types()
-        if other.line_rate_gb_s != fabric.line_rate_gb_s and other.rdma and _fits(seen, other, fabric)
+        if other.rdma
+        and (other.line_rate_gb_s != fabric.line_rate_gb_s or _below_floor(seen, other))
+        and _fits(seen, other, fabric)
     ]
+
+
+def _below_floor(seen: Seen, fabric: Fabric) -> bool:
+    """Is a judged row below what this type must reach?"""
+    for collective, size, busbw in seen.rows:
+        figure = fabric.expectation(collective, seen.hosts, size) if size >= SMALLEST_JUDGED else None
+        if figure is not None and busbw < figure.floor_gb_s:
+            return True
+    return False
+
+
+def _on_platform(seen: Seen, fabric: Fabric) -> bool:
+    """Old plugins name a family ("P4d"), new ones a type, or that they do not know."""
+    if seen.platform in {"", "Unspecified"}:
+        return True
+    return seen.platform == fabric.machine_type or ("." not in seen.platform and _is_of(seen.platform, fabric))
 
 
 def _fits(seen: Seen, other: Fabric, fabric: Fabric) -> bool:
     accepted = {family_of(name) for name in other.nccl_net}
     top = ceiling(other, "all-reduce", seen.hosts) if seen.hosts > 1 else None
     return (
-        not (seen.platform and seen.platform != other.machine_type)
+        _on_platform(seen, other)
+        and not (other.kind == "roce" and "IB" in seen.layers)
         and all(_is_of(name, other) for name in seen.origin.named)
         and all(other.has_gpu(name) for name in seen.gpus)
         and not (seen.origin.drivers and min(seen.origin.drivers) < other.cuda_driver)
@@ -168,8 +199,9 @@ def seen_in(reading: Reading) -> Seen:
     counted |= {str(name) for devices in verbs for name in devices}
     per_host = Counter(d.host for d in lines)
     ranks, hosts = (whole(start.get(name)) or 0 for name in ("ranks", "hosts"))
-    rates = [r.busbw_gb_s or 0.0 for test in (tests.tests if tests is not None else ()) for r in test.rows]
-    rates += [positive(row.get("busbw_gb_s")) or 0.0 for row in payload.rows]
+    sweeps = [sweep_of_test(test) for test in (tests.tests if tests is not None else ())]
+    sweeps += [sweep_of(start, payload.rows, complete=True)] if start else []
+    rows = [(s.collective, row.size_bytes, row.busbw_gb_s) for s in sweeps for row in s.rows]
     ports = {rate for d in payload.devices for rate in port_rates(d)} - {EFA_FIXED_GBPS}
     return replace(
         found,
@@ -184,7 +216,8 @@ def seen_in(reading: Reading) -> Seen:
         rates_gbps=found.rates_gbps | ports,
         ranks_per_host=max(found.ranks_per_host, *per_host.values(), ranks // hosts if hosts else 0),
         hosts=max(found.hosts, len(per_host), hosts),
-        peak=max(rates, default=0.0),
+        peak=max((busbw for _, _, busbw in rows), default=0.0),
+        rows=tuple(rows),
     )
 
 

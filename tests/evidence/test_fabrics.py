@@ -92,3 +92,16 @@ def test_sizes_are_read_with_their_unit():
     assert parse_size("256Mi") == 256 << 20
     with pytest.raises(ValueError, match="not a size"):
         parse_size("256M")
+
+
+@pytest.mark.parametrize(
+    ("machine", "own", "other"),
+    [
+        ("p5.48xlarge", "NVIDIA H100 80GB HBM3", ("NVIDIA H100 NVL", "NVIDIA H100 PCIe", "NVIDIA GH200 480GB")),
+        ("p5en.48xlarge", "NVIDIA H200", ("NVIDIA H200 NVL", "NVIDIA GH200 480GB")),
+        ("p4d.24xlarge", "NVIDIA A100-SXM4-40GB", ("NVIDIA A100-PCIE-40GB",)),
+    ],
+)
+def test_a_card_of_the_same_model_is_not_the_machines_gpu(machine, own, other):
+    assert fabric_of(machine).has_gpu(own)
+    assert not any(fabric_of(machine).has_gpu(name) for name in other)

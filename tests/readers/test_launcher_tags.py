@@ -165,3 +165,8 @@ def test_lines_torn_into_one_another_name_nobody() -> None:
         cut = dealer.randrange(len(whole[at]) + 1)
         whole[at : at + 2] = [whole[at][:cut] + whole[at + 1], whole[at][cut:]]
     assert not doubts(read(b"\n".join(whole)))
+
+
+def test_tags_behind_a_long_banner_are_seen() -> None:
+    text = tagged(lambda rank, _: STYLES["mpirun"]({3: 5, 5: 3}.get(rank, rank)))
+    assert "mpirun tag 3 on lines of rank 5" in doubts(read(b"welcome to the cluster\n" * 2000 + text))

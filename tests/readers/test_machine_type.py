@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from nccl_writer import Job, write
@@ -114,3 +115,37 @@ def test_types_that_can_be_mistaken_for_each_other_have_their_buses_in_the_table
         assert (len(a.gpu_buses), len(a.nic_buses)) == (a.gpus, a.nics)
         assert (len(b.gpu_buses), len(b.nic_buses)) == (b.gpus, b.nics)
         assert not set(a.gpu_buses) & set(b.gpu_buses)
+
+
+NO_CONTRADICTION = {
+    "a family that an old plugin names": with_line("NET/OFI Running on P5en platform", GOOD),
+    "a platform that the plugin does not know": with_line("NET/OFI Running on Unspecified platform", GOOD),
+    "a topology that the user chose": with_line("NCCL_TOPO_FILE set by environment to /opt/x/p5.48xl-topo.xml", GOOD),
+    "a driver's version that is torn": with_line("cudaDriverVersion 1208", GOOD),
+}
+
+
+@pytest.mark.parametrize("name", NO_CONTRADICTION)
+def test_what_names_no_other_machine_contradicts_none(name: str) -> None:
+    assert read(NO_CONTRADICTION[name], P5EN).outcome is Outcome.PASS
+
+
+def test_a_family_of_another_machine_contradicts() -> None:
+    assert "runs on P4d" in reasons(read(with_line("NET/OFI Running on P4d platform", GOOD), P5EN))
+
+
+def test_infiniband_is_not_the_roce_of_a_machine() -> None:
+    job = Job(gpus=8, rounds=1, channels=2, nics=8)
+    roce, ib = (write(replace(job, fabric=fabric)) for fabric in ("roce", "ib"))
+    assert not [f for f in read(roce, "a3-ultragpu-8g").findings if f.code == "other-machine"]
+    found = read(ib, "a3-ultragpu-8g")
+    assert found.outcome is Outcome.UNMEASURED
+    assert "InfiniBand" in reasons(found)
+
+
+def test_a_row_below_the_floor_of_a_type_of_the_same_rate_has_to_be_told_from_it() -> None:
+    """a3-ultra has the GPU and the line rate of p5en, and a lower floor: a slow p5en would pass as one."""
+    assert judge(from_text(write_table(Table())), machine_type="a3-ultragpu-8g", nodes=2).outcome is Outcome.PASS
+    slow = judge(from_text(write_table(Table(factor=0.5))), machine_type="a3-ultragpu-8g", nodes=2)
+    assert slow.outcome is Outcome.UNMEASURED
+    assert "floors these rows do not reach" in reasons(slow)

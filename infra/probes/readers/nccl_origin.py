@@ -12,12 +12,16 @@ from infra.model.reading import Origin, TaggedProcess
 WHOLE = 8 << 20  # bytes that are looked at in any case
 ONE_IN = 16  # blocks behind them
 MOST = 65_536  # processes and tags that are told apart
-_GLANCE = 1 << 14  # bytes of a block in which a launcher's tag would stand on some line
-_DRIVER = re.compile(rb"NCCL INFO cudaDriverVersion (\d{4,6})\b")
+_GLANCE = 1 << 14  # bytes of a later block in which a launcher's tag would stand on some line
+_DRIVER = re.compile(rb"NCCL INFO cudaDriverVersion (\d{5})\b")
 _GPU_BUS = re.compile(rb" busId ([0-9a-f]{2,8})\b")
 _NIC_BUS = re.compile(rb"NET/OFI NIC group \d+ device #\d+ [0-9a-f]{4}:([0-9a-f]{2}):[0-9a-f]{2}\.\d")
-# aws-ofi-nccl names a machine type by itself where it treats it otherwise, and where it brings its topology.
-_NAMED = re.compile(rb"Skipping NCCL_PROTO checks on ([Pp]\d\w*) \+ |/([Pp]\d\w*)[.-]\d+xl\w*-topo\.xml")
+# aws-ofi-nccl names a machine type by itself where it treats it otherwise, and where it brings its topology. NCCL
+# names a topology file in other words, also one that a user chose.
+_NAMED = re.compile(
+    rb"Skipping NCCL_PROTO checks on ([Pp]\d\w*) \+ "
+    rb"|Setting NCCL_TOPO_FILE [^\n]{0,40}?to \S*/([Pp]\d\w*)[.-]\d+xl\w*-topo\.xml"
+)
 _PROCESS = rb"([A-Za-z0-9_][A-Za-z0-9_.\-]*):(\d+):\d+ \[(\d{1,9})\] "
 # Launchers that number the processes of a whole job; torchrun's role with a number ([default0], or [rank0] by --role
 # rank) those of one host. Each tag stands right before the line's own beginning, so that lines written into one
@@ -47,14 +51,15 @@ class OriginReader:
         """Look at one block."""
         self._blocks += 1
         self._bytes += len(data)
-        if self._bytes - len(data) >= WHOLE and self._blocks % ONE_IN:
+        behind = self._bytes - len(data) >= WHOLE
+        if behind and self._blocks % ONE_IN:
             return
         self._drivers.update(map(int, _DRIVER.findall(data)))
         self._gpus.update(int(bus, 16) >> 12 for bus in set(_GPU_BUS.findall(data)))
         self._nics.update(int(bus, 16) for bus in set(_NIC_BUS.findall(data)))
         if b"NCCL_PROTO checks on" in data or b"-topo.xml" in data:
             self._named.update((first or second).decode().lower() for first, second in _NAMED.findall(data))
-        text, begin = b"\n" + data, data[:_GLANCE]
+        text, begin = b"\n" + data, data[:_GLANCE] if behind else data
         for style, mark, pattern in _TAGS:
             if mark in begin and len(self._tags) < MOST:
                 self._tags.update((style, *found) for found in set(pattern.findall(text)))
