@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import datetime
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -64,11 +65,10 @@ def quantity(text: object) -> float:
     number = word.rstrip("numkKMGTPEi")
     suffix = word[len(number) :]
     try:
-        if suffix in _SUFFIX:
-            return float(number) * _SUFFIX[suffix]
-        return float(word)
+        value = float(number) * _SUFFIX[suffix] if suffix in _SUFFIX else float(word)
     except ValueError:
         return 0.0
+    return value if isfinite(value) else 0.0
 
 
 def amounts(raw: Wire | None) -> dict[str, int]:

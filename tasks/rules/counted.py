@@ -58,4 +58,5 @@ def _readable(reading: object) -> dict[str, Mapping[str, object]] | None:
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A counter of 64 bits; what is larger was damaged."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64 else None

@@ -100,3 +100,10 @@ def test_bytes_that_only_remote_reads_and_writes_count_are_bytes():
     """EFA counts what it reads and writes at the other end apart."""
     before, after = ({"rdmap0s0": {"rdma_write_bytes": n, "rdma_write_recv_bytes": n}} for n in (0, GB))
     assert outcome_with("rdma", before, after) is Outcome.PASS
+
+
+@pytest.mark.parametrize("digits", [20, 400, 4000])
+def test_a_counter_that_no_device_has_cannot_be_read(digits):
+    huge = int("9" * digits)
+    assert outcome_with("rdma", {"rdmap0s0": STARTED}, {"rdmap0s0": MOVED | {"tx_bytes": huge}}) is Outcome.UNMEASURED
+    assert "cannot be read" in count({"a": {"b": 1}}, {"a": {"b": huge}}).wrong
