@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from infra.model.verdict import Outcome, Verdict
 from infra.probes.readers.lnet import LnetSight
-from tasks.rules.counted import count
+from tasks.rules.counted import Counted, count
 from tasks.rules.wording import and_more, plural
 
 CHECK = "storage-path"
@@ -67,17 +67,27 @@ def elsewhere(sights: Sequence[LnetSight], directories: Sequence[str], moved: fl
     mount = after[0].mount
     if mount is None or before[0].mount is None:
         found = count(before[0].nets, after[0].nets)
-        carried = sum(n for counters in (found.moved or {}).values() for n in counters.values())
+        carried = sum(_messages(found).values())
         if moved and not found.wrong and carried >= SHARE * moved / BULK:
             return ""
         return "which file system it is on is not shown, neither by a mount nor by LNet's counters"
     if mount != before[0].mount:
         return "another file system was mounted there meanwhile"
     asked = mount.get("directory", "").rstrip("/")
-    if beside := [d for d in directories if d.rstrip("/") != asked and not d.startswith(f"{asked}/")]:
+    if beside := [d for d in directories if d.rstrip("/") != asked and not _below(d, asked)]:
         return f"fio worked in {and_more(beside, 3)}, and the mount that was looked at is of {asked or 'nothing'}"
     kind = mount.get("type", "")
     return "" if kind == "lustre" else f"{asked} is on {kind or 'an unknown file system'}, which is not Lustre"
+
+
+def _below(path: str, directory: str) -> bool:
+    """A path that goes up again may lead anywhere."""
+    return path.startswith(f"{directory}/") and ".." not in path.split("/")
+
+
+def _messages(found: Counted) -> dict[str, int]:
+    """Messages by network, without those that a node sends to itself."""
+    return {net: sum(counters.values()) for net, counters in (found.moved or {}).items() if net != "lo"}
 
 
 def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, str]:
@@ -97,7 +107,7 @@ def _node(sights: Sequence[LnetSight], moved: float | None) -> tuple[Outcome, st
     found = count(before[0].nets, after[0].nets)
     if found.wrong or found.moved is None:
         return Outcome.UNMEASURED, f"LNet's counters cannot be compared: {found.wrong or 'none is shown'}"
-    delta = {net: sum(counters.values()) for net, counters in found.moved.items()}
+    delta = _messages(found)
     rdma = sum(messages for net, messages in delta.items() if _RDMA.match(net))
     other = sum(messages for net, messages in delta.items() if not _RDMA.match(net))
     needed = SHARE * moved / BULK

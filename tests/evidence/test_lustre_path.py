@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from infra.model.verdict import Outcome
 from infra.probes.readers.lnet import LnetSight, split_lnet
-from tasks.rules.lustre_path import BULK, judge_path
+from tasks.rules.lustre_path import BULK, elsewhere, judge_path
 
 GB = 10e9
 
@@ -109,3 +109,17 @@ def test_a_damaged_line_shows_nothing_more_than_the_whole_one(at, noise):
     for damaged in (LINE[:at], LINE[:at] + noise + LINE[at:]):
         sights, _ = split_lnet(damaged)
         assert judge_path({"a": [before, *sights]}, {"a": GB}).outcome is not Outcome.PASS
+
+
+def test_messages_that_a_node_sends_to_itself_are_no_traffic_over_tcp():
+    found = judged({"efa": 5, "lo": 0}, {"efa": 5 + NEEDED, "lo": 5 * NEEDED})
+    assert found.outcome is Outcome.PASS
+    assert "0 over TCP" in found.reason
+
+
+@pytest.mark.parametrize("path", ["/mnt/p/../../tmp", "/mnt/p/..", "/mnt/p2"])
+def test_a_path_that_leads_out_of_the_mount_is_not_on_it(path):
+    mount = {"directory": "/mnt/p", "at": "/mnt", "type": "lustre"}
+    sights = [LnetSight(when=when, node="a", nets=None, connections=(), mount=mount) for when in ("before", "after")]
+    assert not elsewhere(sights, ["/mnt/p/a..b", "/mnt/p/"], GB)
+    assert path in elsewhere(sights, [path], GB)

@@ -147,6 +147,17 @@ def test_the_file_system_of_the_programs_directory_is_the_kernels_word_not_the_m
     assert {s.mount["type"] for s in split_lnet(storage(["echo", "--directory=/proc"], tmp_path).stdout)[0]} == {"proc"}
 
 
+def test_a_mount_point_with_a_blank_is_not_the_root(tmp_path):
+    place = tmp_path / "my data"
+    place.mkdir()
+    table = tmp_path / "proc/self/mountinfo"
+    table.parent.mkdir(parents=True)
+    table.write_text(MOUNTS.format(str(place).replace(" ", "\\040"), "lustre"))
+    done = storage(["echo", f"--directory={place}"], tmp_path, root=tmp_path)
+    shown = {"directory": str(place), "at": str(place), "type": "lustre"}
+    assert [s.mount for s in split_lnet(done.stdout)[0]] == [shown, shown]
+
+
 def test_the_programs_exit_code_is_the_payloads_own(tmp_path):
     assert storage(["sh", "-c", "exit 7"], tmp_path).returncode == 7
     assert storage(["no-such-program"], tmp_path).returncode != 0

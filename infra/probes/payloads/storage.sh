@@ -42,10 +42,11 @@ mounted() {
   place=$(cd "$directory" 2>/dev/null && pwd -P) || place=""
   [ -n "$directory" ] && [ -n "$place" ] || { printf null; return; }
   awk -v asked="$directory" -v place="$place" '
-    function plain(text) { gsub(/[^A-Za-z0-9_.\/:@-]/, "?", text); return text }
-    $5 == "/" || $5 == place || index(place, $5 "/") == 1 {
+    function plain(text) { gsub(/[^A-Za-z0-9_.\/:@ -]/, "?", text); return text }
+    { point = $5; gsub(/\\040/, " ", point) }   # the kernel writes a blank in a path as \040
+    point == "/" || point == place || index(place, point "/") == 1 {
       for (n = 6; n < NF; n++) if ($n == "-") break
-      if (length($5) >= length(at)) { at = $5; type = $(n + 1) }
+      if (length(point) >= length(at)) { at = point; type = $(n + 1) }
     }
     END {
       if (type == "") { printf "null"; exit }
