@@ -51,7 +51,7 @@ def move_first(work: MoveState, now: Snapshot) -> None:
         return
     names = [p.key for p in chosen.values()]
     work.say(f"first one replica of each set that is on the source alone: {and_more(names, 5)}")
-    context = Context(snapshot=now, allowed=allowed_by(work.drain), target=work.shape(now))
+    context = Context(snapshot=now, allowed=allowed_by(work.drain), target=work.shape(now), run=work.run)
     before = health(now, {p.node for p in chosen.values()})
     judge = judge_with(context)
     limit = min(work.drain.pod_deadline, work.drain.waves.settle * 5)

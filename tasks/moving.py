@@ -14,6 +14,7 @@ from infra.model.workload import Snapshot
 from tasks.emptiness import verify_empty
 from tasks.evict import Evictor
 from tasks.fence import cordon, fence, guard, mend, unfence
+from tasks.gang_flavors import close_flavors
 from tasks.gangs import restore
 from tasks.move_check import note, settle, settle_last
 from tasks.move_report import MoveReport, WaveReport
@@ -123,13 +124,14 @@ def _all_waves(work: MoveState) -> None:
     """Waves until all is done, or one goes wrong. Sets `reason` when it stopped early."""
     work.room.open_left()
     now = work.look()
+    close_flavors(work, now)
     finish_gangs(work)
     if work.reason:
         return
     done = _emptied_before(work, now)
     work.ends.update(dict.fromkeys(done, End.DRAINED))
     left = [n for n in work.source if n not in done and n in now.node_by_name]
-    plan = plan_move(now, work.drain, left, work.shape(now), work.target, done=len(done))
+    plan = plan_move(now, work.drain, left, work.shape(now), work.target, done=len(done), run=work.run)
     if done:
         work.say(f"{len(done)} of {len(work.source)} source nodes were emptied before; going on")
     settle_last(work, done)
@@ -197,7 +199,7 @@ def _one_wave(work: MoveState, wave: PlannedWave, of: int) -> WaveReport:
         now = work.look()
     before = health(now, uids)
     note(work, before.to_dict())
-    context = Context(snapshot=now, allowed=allowed_by(work.drain), target=work.shape(now))
+    context = Context(snapshot=now, allowed=allowed_by(work.drain), target=work.shape(now), run=work.run)
     surges(work, now, context, uids)
     gang_ends, held = move_gangs(work, context, tuple(uids))
     ahead = [n for n in work.source if n not in work.ends and n not in uids]

@@ -165,6 +165,7 @@ def survey(run: Run) -> Plan:
         [n.name for n in source_nodes],
         shape,
         [n.name for n in target_nodes],
+        run=run.name,
     )
     strategy = preflight.strategy(looked, spec)
     slices = _swap(strategy, spec, looked, snapshot, [n.name for n in source_nodes], shape)

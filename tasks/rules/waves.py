@@ -154,8 +154,9 @@ def plan_move(
     target: TargetShape | None = None,
     target_nodes: Sequence[str] = (),
     done: int = 0,
+    run: str = "",
 ) -> MovePlan:
-    """Judge every pod on the source nodes and lay out the waves. Pure; see `MovePlan`."""
+    """Judge every pod on the source nodes and lay out the waves. Pure; see `MovePlan`. `run` tells its own cordons."""
     force = drain.force
     ctx = Context(
         snapshot=snapshot,
@@ -166,6 +167,7 @@ def plan_move(
             surge=drain.surge,
         ),
         target=target,
+        run=run,
     )
     gangs = find_gangs(snapshot, drain, source_nodes)
     findings: list[Finding] = []
