@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.clock import rfc3339
 from infra.errors import Unmeasured
-from infra.kube import read, records
+from infra.kube import leases, read, records
 from infra.model.pools import Pool
 from infra.model.record import Step, StepState
 from infra.model.verdict import Outcome
@@ -62,9 +62,9 @@ def migrate(run: Run) -> Done:
             return Done(summary=stop.reason, state=StepState.HELD, data={**stop.data, "outcome": stop.outcome})
         before, old = swap_record.moved(run), swap_record.rest(run)
         if not old:
-            run.target.release(run.spec.target)
+            _release(run)
             return _moved_off(moving, before, None, 0)
-    run.target.release(run.spec.target)
+    _release(run)
     new = [n.name for n in planning.nodes_of(read.snapshot(run.kube, owners=False, storage=False), target_of(run))]
     if not swapping:  # there each slice has opened its own nodes, and no node that it has not proven
         opening.open_nodes(run.kube, new)
@@ -82,6 +82,12 @@ def migrate(run: Run) -> Done:
         steer=wishes.steer(run),
     )
     return _moved_off(moving, before, found, len(board.rows))
+
+
+def _release(run: Run) -> None:
+    """Later nodes of the target come open."""
+    leases.check()
+    run.target.release(run.spec.target)
 
 
 def _moved_off(

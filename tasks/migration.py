@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from infra.errors import Unmeasured
-from infra.kube import read, records
+from infra.kube import leases, read, records
 from infra.model.pools import Pool
 from infra.model.record import Step, StepState
 from infra.model.spec import MoveMode, Repeat
@@ -95,6 +95,7 @@ def provision(run: Run) -> Done:
         found = cloud.find(part)
         # A target of somebody else's is refused by the creation below, and must not be changed before that.
         if found is not None and (note == SOURCE_PRIOR or found.ours == run.name):
+            leases.check()
             _remember(run, note, cloud.fence_for_run(part, run.name))
     if swap_record.applies(run):
         snapshot = read.snapshot(run.kube)
@@ -102,6 +103,7 @@ def provision(run: Run) -> Done:
         pool = swap.provision(run)
     else:
         pool = pools.provision(run.target, run.spec.target, run.name, run.clock, run.say)
+    leases.check()
     _remember(run, TARGET_PRIOR, run.target.fence_for_run(run.spec.target, run.name))
     summary = f"{pool_words(run.spec.target)}: {pool.state.value}, {plural(pool.nodes, 'node')} of {pool.machine_type}"
     return Done(summary=summary, data={"pool": _pool(pool)})

@@ -55,6 +55,7 @@ def run_mpijob(
         )
     known: dict[str, Mapping[str, Any]] = {}
     uid = str(there["metadata"]["uid"]) if there is not None and goes_on else ""
+    made = not uid
     try:
         uid = uid or str(kube.request("POST", path, body=job)["metadata"]["uid"])
         outputs, state, reason = _follow(kube, f"{path}/{name}", pods_path, uid, probe, known)
@@ -62,7 +63,7 @@ def run_mpijob(
         pods = [*known.values()]
         with suppress(PoolshiftError):  # what ended it is the news
             count(uid, gpu_minutes(pods, kube.clock.now()))
-        left = _remove(kube, f"{path}/{name}", pods_path, name, uid)
+        left = _remove(kube, f"{path}/{name}", pods_path, name, uid, made=made)
     on = {p["spec"].get("nodeName") for p in pods if p["metadata"]["labels"].get(ROLE_LABEL) == "worker"}
     if state is State.ENDED and on != {n.name for n in nodes}:
         state, reason = (
@@ -176,9 +177,12 @@ def _log(kube: Kube, path: str) -> bytes:
         raise
 
 
-def _remove(kube: Kube, path: str, pods_path: str, name: str, uid: str = "") -> list[str]:
-    """Delete it (one with that UID only, if given) and see it gone; what is still there after `CLEAN_UP_SECONDS`."""
-    kube.delete(path, uid=uid or None)
+def _remove(kube: Kube, path: str, pods_path: str, name: str, uid: str = "", *, made: bool = False) -> list[str]:
+    """Delete it (one with that UID only, if given) and see it gone; what is still there after `CLEAN_UP_SECONDS`.
+
+    `made`: by this process, so that it goes even if the lease is lost.
+    """
+    kube.delete(path, uid=uid or None, made=made)
     begin = kube.clock.now()
     while True:
         listed = kube.list(pods_path, {"labelSelector": f"{JOB_LABEL}={name}"})

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from infra.clock import Clock, pauses
 from infra.errors import CloudError, Conflict, NoCapacity, PoolshiftError, Unmeasured, Unreachable
+from infra.kube import leases
 from infra.model.pools import IssueClass, Pool, PoolIssue, Pools, PoolState
 from infra.model.spec import MigrationSpec
 from infra.model.survey import Survey
@@ -71,9 +72,15 @@ def provision(pools: Pools, target: Any, run: str, clock: Clock, say: Say) -> Po
         CloudError: the cloud failed in a way that waiting does not mend, with its health code.
         Conflict: the name belongs to somebody else.
         Unmeasured: no outcome within `PROVISION_LIMIT`.
+        Refused: a lease of this process is lost; nothing was asked for.
 
     """
-    pool = _patiently(lambda: pools.create(target, run), clock, say)
+
+    def create() -> Pool:
+        leases.check()
+        return pools.create(target, run)
+
+    pool = _patiently(create, clock, say)
     say(f"{pool.kind} pool {pool.name}: {pool.state}, {plural(pool.nodes, 'node')} of {pool.machine_type}")
     started, wait = clock.now(), pauses(POLL.total_seconds())
     starved: datetime | None = None
@@ -132,11 +139,13 @@ def retire(
     said: PoolState | None = None
 
     def check(standing: Pool) -> None:
+        leases.check()
         must_be(standing, made or ())
         prove()
 
     def clear_up() -> None:
         """What was made beside it goes. A pool that stands under its name by then is somebody's new one."""
+        leases.check()
         pools.delete(pool, lambda standing: must_be(standing, made or ("gone",)))
 
     while True:

@@ -116,17 +116,18 @@ def run(
         attempt=attempt,
     )
     collector = _Collector(kube=kube, rendered=rendered)
+    made = ""
     try:
-        _submit(kube, rendered, count)
+        made = _submit(kube, rendered, count)
         sight = _await(collector, probe, len(nodes), say)
         done = _close(collector, probe, nodes, sight)
         count(collector.uid, done.gpu_minutes)
     except BaseException:
         with suppress(PoolshiftError):  # what ended it is the news
             count(collector.uid, gpu_minutes([*collector.pods.values()], kube.clock.now()))
-        _clean_up(kube, rendered)
+        _clean_up(kube, rendered, made)
         raise
-    return replace(done, findings=(*done.findings, *_clean_up(kube, rendered)))
+    return replace(done, findings=(*done.findings, *_clean_up(kube, rendered, made)))
 
 
 @dataclass(kw_only=True)
@@ -174,8 +175,11 @@ class _Collector:
                 self.outputs[name] = text
 
 
-def _submit(kube: Kube, rendered: Rendered, count: Count) -> None:
-    """ConfigMap and Service by apply, then the Job; one that is there with the same words is adopted."""
+def _submit(kube: Kube, rendered: Rendered, count: Count) -> str:
+    """ConfigMap and Service by apply, then the Job; one that is there with the same words is adopted.
+
+    Returns the UID of the Job that was made, "" for one that another process may have made.
+    """
     path = f"/apis/batch/v1/namespaces/{rendered.namespace}/jobs"
     there = kube.get(f"{path}/{rendered.name}")
     if there is not None and not _same(there, rendered):
@@ -189,13 +193,14 @@ def _submit(kube: Kube, rendered: Rendered, count: Count) -> None:
     kube.apply(f"{core}/configmaps/{rendered.name}", rendered.config_map)
     kube.apply(f"{core}/services/{rendered.name}", rendered.service)
     if there is not None:
-        return
+        return ""
     try:
-        kube.request("POST", path, body=rendered.job)
+        return str(kube.request("POST", path, body=rendered.job)["metadata"]["uid"])
     except (Conflict, Unreachable):
         found = kube.get(f"{path}/{rendered.name}")  # the answer was lost, or another process was faster
         if found is None or not _same(found, rendered):
             raise
+        return ""
 
 
 def _same(job: Mapping[str, Any], rendered: Rendered) -> bool:
@@ -280,10 +285,13 @@ def gpus_of(pod: Mapping[str, Any]) -> int:
     return sum(int(count) for name, count in limits.items() if name.endswith("/gpu"))
 
 
-def _clean_up(kube: Kube, rendered: Rendered) -> list[Finding]:
-    """Delete the probe's objects and see them gone; what stays is named. An API that fails here is a finding too."""
+def _clean_up(kube: Kube, rendered: Rendered, made: str = "") -> list[Finding]:
+    """Delete the probe's objects and see them gone; what stays is named. An API that fails here is a finding too.
+
+    `made`: the UID of the Job, where this process has made it. It holds GPUs, and goes even if the lease is lost.
+    """
     try:
-        left = _delete_and_see(kube, rendered)
+        left = _delete_and_see(kube, rendered, made)
     except PoolshiftError as error:
         left = [str(error)]
     if not left:
@@ -299,11 +307,11 @@ def _clean_up(kube: Kube, rendered: Rendered) -> list[Finding]:
     ]
 
 
-def _delete_and_see(kube: Kube, rendered: Rendered) -> list[str]:
+def _delete_and_see(kube: Kube, rendered: Rendered, made: str) -> list[str]:
     """What is still there after `CLEAN_UP_SECONDS`."""
     core = f"/api/v1/namespaces/{rendered.namespace}"
     job = f"/apis/batch/v1/namespaces/{rendered.namespace}/jobs/{rendered.name}"
-    kube.delete(job)
+    kube.delete(job, uid=made or None, made=bool(made))
     kube.delete(f"{core}/services/{rendered.name}")
     kube.delete(f"{core}/configmaps/{rendered.name}")
     begin, wait = kube.clock.now(), pauses(POLL_SECONDS)

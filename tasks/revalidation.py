@@ -72,7 +72,9 @@ def _probe(
         records.ensure_namespace(kube)
         spec_hash = records.spec_hash(spec.model_dump_json())
         with leases.hold(kube, [pool_identity(part)], spec.name) as held:
-            found = validation.repeat_proof(kube, pool, spec, spec.name, spec_hash, kube.clock, say, spending)
+            # Nothing is made once the lease is lost; a probe's clean-up of its own Job goes on.
+            guarded = kube.guarded(leases.lost)
+            found = validation.repeat_proof(guarded, pool, spec, spec.name, spec_hash, kube.clock, say, spending)
             for lease in held:
                 lease.check()
     except PoolshiftError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.clock import rfc3339
 from infra.errors import NotFound, Refused
-from infra.kube import api, read, records
+from infra.kube import api, leases, read, records
 from infra.model.pools import Pool, PoolState
 from infra.model.record import HELD, Step, StepState
 from infra.model.spec import Cluster, MigrationSpec
@@ -121,6 +121,7 @@ def _clouds(run: Run, record: records.RunRecord) -> list[str]:
     ):
         prior = record.notes.get(note)
         if isinstance(prior, dict) and cloud.find(part) is not None:
+            leases.check()
             cloud.unfence(part, prior)
             done.append(f"{pool_words(part)}: cloud settings as before")
     return done

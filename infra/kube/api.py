@@ -58,7 +58,8 @@ class Kube:
     patience: float = OUTAGE_SECONDS
     """Wall-clock seconds for which a server that has answered before may be away, over all requests together."""
     barred: Callable[[], str] = lambda: ""
-    """Why nothing may be written any more, or "". Asked before each write; reads go on."""
+    """Why nothing may be written any more, or "". Asked right before each write, of `request` and of `inside`, and by
+    the workers of a drain; reads go on, and what this process has made itself it may take away (`delete`)."""
     _answered: bool = False
     _away_since: float | None = None
     _away_seen: float = 0.0
@@ -74,6 +75,11 @@ class Kube:
         requests on its own.
         """
         return replace(self, requests=0, barred=barred)
+
+    def check(self, what: str) -> None:
+        """Raise Refused where nothing may be written any more; `what` was not sent."""
+        if why := self.barred():
+            raise Refused(what, why, remedy="see who runs now: poolshift status")
 
     def credentials(self) -> Mapping[str, str]:
         """The headers that say who we are: the client's own, which it renews before they expire.
@@ -143,8 +149,8 @@ class Kube:
         payload = None if body is None else orjson.dumps(body)
 
         def ask() -> dict[str, Any]:
-            if method != "GET" and (why := self.barred()):
-                raise Refused(f"{method} {path}", why, remedy="see who runs now: poolshift status")
+            if method != "GET":
+                self.check(f"{method} {path}")
             response = self.open(method, path, body=payload, params=params, content_type=content_type, timeout=timeout)
             return _object(_data(response, method, path), method, path)
 
@@ -276,15 +282,21 @@ class Kube:
         params = {"fieldManager": FIELD_MANAGER, "force": force}
         return self.request("PATCH", path, body=obj, params=params, content_type=APPLY_PATCH, retry=True)
 
-    def delete(self, path: str, *, uid: str | None = None, propagation: str | None = "Background") -> None:
-        """Ask for deletion; absent, or present under another UID, is success."""
+    def delete(
+        self, path: str, *, uid: str | None = None, propagation: str | None = "Background", made: bool = False
+    ) -> None:
+        """Ask for deletion; absent, or present under another UID, is success.
+
+        `made`: this very process has made the one of that UID. It goes even where nothing else may be written.
+        """
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if propagation:
             body["propagationPolicy"] = propagation
         if uid:
             body["preconditions"] = {"uid": uid}
+        kube = self.guarded(lambda: "") if made and uid else self
         try:
-            self.request("DELETE", path, body=body, retry=True)
+            kube.request("DELETE", path, body=body, retry=True)
         except NotFound:
             return
         except Conflict:

@@ -26,6 +26,7 @@ def run_in(
         Forbidden: exec is not allowed to us.
         Unreachable: the command cannot be started, the connection broke, or it ran past the limit.
         Conflict: it ended with another status than 0; says what it printed.
+        Refused: nothing may be written any more (`Kube.barred`); it was not started.
 
     """
     from kubernetes import client as k8s
@@ -36,6 +37,7 @@ def run_in(
     client = k8s.ApiClient(kube.client.configuration, "sec-websocket-protocol", "v4.channel.k8s.io")
     api = k8s.CoreV1Api(client)
     what, remedy = f"pod {namespace}/{pod}", f"kubectl exec -n {namespace} {pod} -- {' '.join(command)}"
+    kube.check(f"{command[0]} in {what}")
     try:
         running = stream(
             api.connect_get_namespaced_pod_exec,
@@ -77,6 +79,7 @@ def run_in(
 def post_to(kube: Kube, namespace: str, pod: str, port: int, path: str, limit: float = 3600.0) -> str:
     """POST to a port of a pod and return the body; `limit` in wall-clock seconds. Errors as `Kube.request`."""
     where = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/{quote(path.lstrip('/'))}"
+    kube.check(f"POST {where}")
     response = kube.open("POST", where, accept="*/*", timeout=(10.0, limit))
     if response.status >= 400:
         raise translate("POST", where, response.status, response.data, response.headers.get("Retry-After"))

@@ -1,19 +1,20 @@
 """Probes on the simulated cluster, through the real client: run, adopt, refuse to guess, leave nothing behind."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from infra.fabrics import fabric_of
+from infra.kube import leases, records
 from infra.kube import read as cluster
-from infra.kube import records
 from infra.kube.api import connect
 from infra.model.pools import Pool, PoolState
-from infra.model.spec import Cluster, MigrationSpec, Validation
+from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec, Validation
 from infra.model.verdict import Outcome
 from infra.probes import catalogue
 from infra.probes.manifests import render
-from tasks import probes, validate
+from tasks import probes, revalidation, validate
 from tasks.rules.probing import State
 from tasks.spending import Spending
 from tests.processes import sandbox
@@ -33,11 +34,16 @@ POOL = Pool(
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """The old pool of the healthy scenario: four nodes without RDMA, two of them idle."""
+def config(tmp_path_factory):
     path = tmp_path_factory.mktemp("sandbox") / "kubeconfig"
     with sandbox(path):
-        yield connect(Cluster(kubeconfig=str(path)))
+        yield str(path)
+
+
+@pytest.fixture(scope="module")
+def world(config):
+    """The old pool of the healthy scenario: four nodes without RDMA, two of them idle."""
+    return connect(Cluster(kubeconfig=config))
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +175,28 @@ def test_two_idle_nodes_are_needed_to_measure_anything(world, spec):
     proof = validate.repeat_proof(world, nobody, spec, spec.name, "hash", world.clock, lambda text: None)
     assert proof.verdicts == ()
     assert proof.outcome is Outcome.UNMEASURED
+
+
+def test_a_revalidation_whose_lease_is_taken_submits_no_more_probe(world, config, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_EVERY", 0.1)
+    part = {"kind": "external", "name": "old", "selector": SELECTOR}
+    spec = RevalidationSpec.model_validate(
+        {"name": "again", "pools": [part], "probe_idle_nodes": True, "cluster": {"kubeconfig": config}}
+    )
+    said = []
+
+    def say(line):
+        said.append(line)
+        if line.startswith("probe "):
+            path = f"/apis/coordination.k8s.io/v1/namespaces/{world.namespace}/leases"
+            for lease in world.list(path):
+                world.delete(f"{path}/{lease['metadata']['name']}")
+            while not leases.lost():
+                time.sleep(0.02)
+
+    found = revalidation.look(spec, spec.pools[0], say)
+    (proof,) = [v for v in found["verdicts"] if v["check"] == "transport-proof"]
+    assert proof["outcome"] == "unmeasured"
+    assert "deleted by somebody" in proof["reason"]
+    assert any(line.startswith("probe ") for line in said), said
+    assert left(world) == []
