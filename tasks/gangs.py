@@ -44,7 +44,7 @@ Work = Generator[None, None, GangEnd]  # yields while it waits
 
 @dataclass(kw_only=True)
 class Mover:
-    """What moving a gang needs. `off` are the source nodes: no rank may run there afterwards.
+    """What moving a gang needs. `off` are the source nodes: no rank may run there afterwards. `onto` are the target's.
 
     `cancelled` ends moves that have not stopped anything yet: a gang that is down is brought up first. `barred` ends
     all at once: another process has taken over.
@@ -55,6 +55,7 @@ class Mover:
     clock: Clock
     run: str
     off: frozenset[str]
+    onto: frozenset[str] = frozenset()
     limit: timedelta
     say: Callable[[str], None]
     target: TargetShape | None = None
@@ -157,7 +158,8 @@ class Mover:
             self._write(row, raw, noted, lambda _: ({"stage": MOVED}, None))
         else:
             switches.forget(self.kube, row, raw)
-        self.say(f"{workload}: all {plural(noted['ranks'], 'rank')} run on the target")
+        where = "on the target" if all(p.node in self.onto for p in self._members(noted)) else "off the source"
+        self.say(f"{workload}: all {plural(noted['ranks'], 'rank')} run {where}")
 
     def _hold_flavors(self, noted: Mapping[str, Any], workload: str) -> None:
         """Kueue would admit it to the pool that it leaves, fenced or not: first its way there is closed."""

@@ -66,6 +66,7 @@ class MoveState:
             clock=self.clock,
             run=self.run,
             off=frozenset(self.source),
+            onto=frozenset(self.target),
             limit=self.drain.pod_deadline,
             say=self.say,
             target=self.shape(self.look()),

@@ -26,6 +26,12 @@ def read(kube: Kube, version: str) -> Queues:
     return of(*(list(kube.list(f"{base}/{kind}")) for kind in ("localqueues", "clusterqueues", "resourceflavors")))
 
 
+def read_served(kube: Kube) -> Queues:
+    """The same; none where Kueue is not served."""
+    versions = groups(kube).get(GROUP)
+    return read(kube, versions[0]) if versions else {}
+
+
 def of(locals_: Iterable[Wire], clusters: Iterable[Wire], flavors: Iterable[Wire]) -> Queues:
     """The same from plain objects. A flavour that a queue names and that is not there is left out."""
     specs = {_name(raw): raw.get("spec") or {} for raw in flavors}

@@ -76,6 +76,19 @@ def leads_to(queue: Queue, nodes: Iterable[Node]) -> tuple[Flavor, ...]:
     return tuple(f for f in queue.flavors if f.labels and any(f.labels.items() <= labels.items() for labels in here))
 
 
+def only_there(
+    queues: Iterable[Queue], nodes: Sequence[Node], source: Iterable[str], target: TargetShape
+) -> tuple[str, ...]:
+    """Names of flavours that lead to source nodes and to no others."""
+    left = set(source)
+    here, stay = [n for n in nodes if n.name in left], [n for n in nodes if n.name not in left]
+    found: set[str] = set()
+    for queue in queues:
+        elsewhere = {f.name for f in leads_to(queue, stay)}
+        found |= {f.name for f in leads_to(queue, here) if not leads(f, target)} - elsewhere
+    return tuple(sorted(found))
+
+
 def passes_our_fence(flavor: Flavor, pods: Iterable[Pod]) -> bool:
     """Would Kueue admit one of them to the flavour although our taint is on it?"""
     return any(

@@ -14,9 +14,9 @@ from infra.model.gangs import row_of
 from infra.model.record import PRIOR
 from tasks.drain import move
 from tasks.gangs import Mover, restore
-from tests.drain.operating import JOBS, NEW, OLD, drain, homes, open_new, two_pools
+from tests.drain.operating import JOBS, NEW, OLD, drain, homes, open_new, operating, two_pools
 from tests.drain.refusing import refusing
-from tests.drain.test_gang_kueue import FLAVOR
+from tests.drain.test_gang_kueue import FLAVOR, Kueue
 
 JOB = row_of("batch", "Job")
 ROOT = {"root": ["batch", "Job", "default", "llm"], "version": "v1", "ranks": 2}
@@ -107,6 +107,32 @@ def test_a_stop_that_was_refused_is_no_stop(kube, kube_at, url, build, kubelet, 
     assert "not for you" in end.reason
     assert (end.stopped, end.harm) == ("", None)
     assert not kube.request("GET", f"{JOBS}/llm")["spec"].get("suspend")
+
+
+def test_what_is_queued_in_kueue_while_the_pool_is_left_goes_to_the_target(
+    kube, kube_at, url, build, kubelet, fast_clock
+):
+    pools, kueue = two_pools(build), Kueue("v1beta2")
+    kueue.set_up(kube, pools)
+    pools.deployment("web", 2)
+    pools.until_ready(2)
+    open_new(pools)
+    queued = []
+
+    with operating(kube_at, url) as operate:
+
+        def queue_one(line):
+            if "wave 1 of" in line and not queued:
+                queued.append(line)
+                kueue.submit(kube, pools)
+                operate(kueue.step)
+
+        report = move(kube, drain(), OLD, NEW, "r1", fast_clock, queue_one)
+
+        assert report.ok, report.to_dict()
+        pools.until_ready(4)
+    assert kueue.switched == ["new"]
+    assert homes(pools) <= set(NEW)
 
 
 @pytest.mark.parametrize(("deployed", "over"), [("Retrying", False), ("Running", True), ("Failed", True)])
