@@ -7,6 +7,7 @@ defect is shown, unmeasured otherwise. The exit code follows the outcome.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,14 @@ from tasks.rules.wording import plural
 
 _LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
 _ARCHIVES = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
+# What to give next, where no finding says it: what is missing is then missing from the output.
+_LINES = "Give all that the program printed, from its first line to its last, and name --machine and --nodes"
+_WHOLE = {
+    Kind.NCCL_LOG: "Run it again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET on every rank, to its end, and give "
+    "the lines of all ranks: cat DIR/* | poolshift judge -",
+    Kind.NCCL_TESTS: "Give all that one run of nccl-tests printed, from its first line to its average, and name "
+    "--machine and --nodes",
+}
 _ORDER = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious", "undetermined", "not-applicable")
 
 
@@ -61,7 +70,10 @@ class JudgeResult:
 
     def lines(self) -> list[str]:
         """For a person: the answer, the figures that matter, why, and what to do next."""
-        text = [f"{self.outcome.value}: {self.kind.value}, {self.verdict}"]
+        # Two answers in one line must not look like two outcomes.
+        healthy = self.verdict == "healthy" and self.outcome is not Outcome.PASS
+        what = f" (what is there looks {self.verdict})" if healthy else f", {self.verdict}"
+        text = [f"{self.outcome.value}: {self.kind.value}{what}"]
         order = sorted(self.findings, key=lambda f: _LEVELS.index(f.level))
         text += [f"  {f.level.value} {f.code}: {replace(f, remedy='').wording()}" for f in order]
         said = {f.wording() for f in self.findings}
@@ -69,7 +81,10 @@ class JudgeResult:
         text += [f"  {v.check}: {v.outcome.value}: {v.reason}" for v in reasons]
         # What a proof lacks besides is no news once a defect is shown; the JSON has it.
         text += [f"  missing: {item}" for item in self.missing if self.outcome is not Outcome.FAIL]
-        text += [f"  next: {remedy}" for remedy in dict.fromkeys(f.remedy for f in order if f.remedy)]
+        remedies = [f.remedy for f in order if f.remedy]
+        if self.outcome is not Outcome.PASS and not remedies:
+            remedies = [_WHOLE.get(self.kind, _LINES)]
+        text += [f"  next: {remedy}" for remedy in dict.fromkeys(remedies)]
         shown = [f"    {key}: {_shown(value)}" for key, value in self.fields.items() if _worth_showing(key, value)]
         return text + (["  what it says:", *shown] if shown else [])
 
@@ -297,9 +312,17 @@ def _fabric(machine_type: str | None) -> Fabric | None:
             f"machine type {machine_type}",
             "is not in the fabric table",
             expected="one of " + ", ".join(sorted(load())),
-            remedy="leave it out to read without judging",
+            remedy=_nearest_type(machine_type),
         )
     return fabric
+
+
+def _nearest_type(asked: str) -> str:
+    """The type that was probably meant: one that begins so (p5en), else the one that is spelled most alike."""
+    begun = [name for name in sorted(load()) if asked and name.lower().startswith(asked.lower())]
+    close = begun or difflib.get_close_matches(asked.lower(), load(), 1, 0.7)
+    meant = f"did you mean --machine {close[0]}? Else " if close else ""
+    return f"{meant}leave it out to read without judging"
 
 
 def _worth_showing(key: str, value: object) -> bool:

@@ -13,6 +13,7 @@ from infra.model.verdict import Finding, Level
 from tasks.rules.device_checks import EFA_FIXED_GBPS, RATE_SHARE
 from tasks.rules.machine import contradiction, seen_in_devices
 from tasks.rules.reading_verdict import Answer
+from tasks.rules.tool_words import OBSERVED, QUOTED, REMEDIES, instead
 from tasks.rules.wording import and_more
 
 _DEVICE_LISTS = {"ibstat", "ibstatus", "ibv_devinfo", "rdma-link", "ibdev2netdev"}
@@ -75,7 +76,7 @@ def _failure(reading: ToolReading) -> tuple[Finding, ...]:
             object=", ".join(down or ()) or str(figures.get("component") or figures.get("device") or reading.tool),
             observed=_observed(reading, cause),
             expected="every port active" if down else "",
-            remedy=_REMEDIES.get(cause, "Read the tool's own lines about it, and run it again on this node alone"),
+            remedy=REMEDIES.get(cause, "Read the tool's own lines about it, and run it again on this node alone"),
         ),
     )
 
@@ -87,9 +88,9 @@ def _observed(reading: ToolReading, cause: str) -> str:
     said = str(reading.figures.get("error") or "")
     if errors := reading.figures.get("errors"):
         return f"{reading.tool} ends with error {', '.join(str(e) for e in errors)}"
-    if said and reading.tool in _QUOTED:
+    if said and reading.tool in QUOTED:
         return f'{reading.tool} says: "{said}"'
-    return _OBSERVED.get(cause, f"{reading.tool} reports {cause}")
+    return OBSERVED.get(cause, f"{reading.tool} reports {cause}")
 
 
 def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
@@ -99,7 +100,7 @@ def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
         said = f"this output cannot be read ({figures.get('reader_error')})"
         found.append(("not-readable", reading.tool, said, "Give the tool's output alone, as it printed it"))
     if reading.suspicious:
-        found.append(("implausible", reading.tool, reading.suspicious, _REMEDIES["implausible"]))
+        found.append(("implausible", reading.tool, reading.suspicious, _past_caches(reading)))
     if twice := figures.get("seen_twice"):
         said = "listed twice: these are lists of several hosts or times, and none of them is judged"
         found.append(("seen-twice", ", ".join(twice), said, "Give the list of one host at a time"))
@@ -108,7 +109,7 @@ def _doubts(reading: ToolReading) -> tuple[Finding, ...]:
         found.append(("several-senders", and_more(senders, 4), said, "Give the output of one of them at a time"))
     if (software := figures.get("software")) and len(software) == figures.get("device_count"):
         said = "made by the kernel over Ethernet: no RDMA device is here"
-        found.append(("software-rdma", ", ".join(software), said, _REMEDIES["no-ib-device"]))
+        found.append(("software-rdma", ", ".join(software), said, REMEDIES["no-ib-device"]))
     if beyond := figures.get("out_of_range"):
         said = "more than 64 bits can hold: no counter shows that, so it is left out of all sums"
         found.append(("out-of-range", ", ".join(beyond), said, "Read the counters again, in text that nothing altered"))
@@ -143,17 +144,28 @@ def _reason(reading: ToolReading, fabric: Fabric | None) -> Finding:
         observed, remedy = "the output is not whole", "Run the tool again and give all that it printed"
     elif fabric is None:
         observed = "figures without anything to compare them with"
-        remedy = "Name the machine type (--machine)" if reading.kind is Kind.FABRIC else ""
+        answers = reading.tool in {*_DEVICE_LISTS, "fi_info", "perftest"}
+        remedy = "Name the machine type (--machine)" if answers else instead(reading)
     elif _covers(reading, fabric):
         observed, remedy = _of_another(reading, fabric), "Judge it as the machine type that it is from"
     elif reading.tool == "perftest":
         observed, remedy = _unrated(reading.figures, fabric)
-    elif reading.tool in _DEVICE_LISTS and not _shows_rates(reading.figures, fabric):
+    elif reading.tool in _DEVICE_LISTS and fabric.rdma and not _shows_rates(reading.figures, fabric):
         observed = "a list without the ports' rates: a link that was trained at half of its rate looks like any other"
         remedy = "Give what ibstat prints, or ibv_devinfo -v"
+    elif reading.tool in _DEVICE_LISTS and fabric.rdma:
+        observed = f"these are not the {fabric.nics} RDMA devices of {fabric.machine_type}"
+        remedy = "Judge it as the machine type that it is from"
+    elif reading.tool == "fi_info" and fabric.provider == "efa":
+        observed = f"the list is not that of the {fabric.nics} EFA devices of {fabric.machine_type}"
+        remedy = "Give what fi_info -p efa prints, as the machine type that it is from"
     else:
-        observed, remedy = f"{fabric.machine_type} has no figure that answers for this output", ""
+        observed, remedy = f"{fabric.machine_type} has no figure that answers for this output", instead(reading)
     return Finding(level=Level.INFO, code="not-judged", object=reading.tool, observed=observed, remedy=remedy)
+
+
+def _past_caches(reading: ToolReading) -> str:
+    return REMEDIES["implausible-storage" if reading.kind is Kind.STORAGE else "implausible"]
 
 
 def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
@@ -173,36 +185,6 @@ def _unrated(figures: Mapping[str, Any], fabric: Fabric) -> tuple[str, str]:
         said = f"messages below 64 KiB, runs under {RATED_ITERATIONS} iterations and sums of two ports show no rate"
         return said, "Run it on one port with -s 65536 or larger, -n 5000"
     return "no average whose unit is known", "Run a bandwidth test with --report_gbits"
-
-
-_QUOTED = {"perftest", "ior", "device-plugin"}  # whose error is a line of its own words
-_OBSERVED = {
-    "io-error": "an operation failed: its error is in the output",
-    "no-transfer": "no transfer is shown",
-    "no-matching-provider": "libfabric found no device of the provider that was asked for",
-    "not-rdma": "the provider is TCP or shared memory: a path is shown, RDMA is not",
-    "no-ib-device": "no RDMA device is visible",
-    "nvml-library-not-found": "the plugin cannot load NVIDIA's management library",
-    "no-devices": "the plugin found no device to advertise",
-    "exec-format-error": "the image is built for another architecture",
-}
-_REMEDIES = {
-    "not-rdma": "Run it again with the fabric's provider (-p efa)",
-    "no-ib-device": "Request the RDMA resource in the pod; check the device plugin and the driver on the node",
-    "nvml-library-not-found": "Run the plugin under the NVIDIA runtime class, or mount the driver's libraries",
-    "no-devices": "Check the machine type, the network interfaces of the launch template and the plugin's selectors",
-    "exec-format-error": "Use an image for the node's architecture",
-    "port-down": "Check cable and switch port, or replace the node",
-    "implausible": "Measure between two nodes, past every cache",
-    "io-error": "Check the mount and the servers of the file system, then run it again",
-    "data-corruption": "Keep the node out of the pool: what was read is not what was written",
-    "no-transfer": "Start the server side first, and check that the nodes reach each other",
-    "no-matching-provider": "Request the RDMA resource in the pod; check the driver and the provider on the node",
-    "completion-error": "Check the link and the peer; on RoCE, the GID index and the network's lossless class",
-    "peer-not-reached": "Start the server side first, and check address, port and security group",
-    "memory-registration-failed": "Raise the limit of locked memory (IPC_LOCK); for a GPU's, load nvidia_peermem",
-    "queue-pair-failed": "Check that both ends use the same link layer and a routable GID (-x)",
-}
 
 
 def _against(reading: ToolReading, fabric: Fabric) -> tuple[Finding, ...]:

@@ -193,7 +193,8 @@ def _missing_devices(log: NcclLog, fabric: Fabric | None) -> Iterable[str]:
 def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
     spanning = [c for c in log.communicators if any(n > 1 for n in c.nranks)]
     if len(spanning) < max(1, expected.communicators):
-        yield f"{plural(max(1, expected.communicators), 'communicator')} (there are {len(spanning)})"
+        there = f"there are {len(spanning)}" if spanning else "there is none"
+        yield f"{plural(max(1, expected.communicators), 'communicator')} ({there})"
     for communicator in spanning:
         yield from _missing_members(log, communicator)
         yield from _ragged_end(communicator)
@@ -201,11 +202,12 @@ def _missing_ranks(log: NcclLog, expected: Expected) -> Iterable[str]:
         yield f"the beginning of {plural(strays, 'communicator')} of which only the end is here"
     largest = max((c.size or 0 for c in spanning), default=0)
     if expected.nodes and expected.fabric and largest != expected.nodes * expected.fabric.gpus:
-        yield f"a communicator of {expected.nodes * expected.fabric.gpus} ranks (the largest has {largest})"
+        there = f"the largest has {largest}" if largest else "there is none"
+        yield f"a communicator of {expected.nodes * expected.fabric.gpus} ranks ({there})"
     wide = [c for c in spanning if c.size == largest]
     if wide and all(c.nnodes for c in wide) and all(c.nodes == 1 for c in wide):
         yield "a communicator across nodes"
-    if sum(1 for c in wide) < expected.communicators:
+    if largest and len(wide) < expected.communicators:
         yield f"{plural(expected.communicators, 'communicator')} of {plural(largest, 'rank')} (there are {len(wide)})"
 
 
