@@ -87,29 +87,32 @@ class Emptying:
         for name in self.last.nodes():
             self._release(self.last.free(name))
         wave_end = min(self.began + self.limits.wave, self.limits.until)
-        stopped = False
+        over = ""
         while self.jobs or self.last or self.in_flight:
-            if not stopped and self.cancelled():
-                stopped = True
+            if not over and (over := self._over(wave_end)):
                 self.evictor.recall()
             if not self.jobs and not self.in_flight:
                 self._keep_last()
-            if not stopped:
+            if not over:
                 self._dispatch()
             self._take(self.view.pump(min(self.queues.limited_for or TICK, TICK)))
             if monotonic() - self.looked >= TICK:
                 self.looked = monotonic()
                 self.queues.touch()
-                now = self.clock.now()
-                if now <= wave_end and not stopped:
-                    if self.looked - self.judged >= self.every:
-                        self.judged = self.looked
-                        self._overdue(now)
-                elif not self.in_flight:
-                    self._abandon("cancelled" if stopped else "wave-deadline")
+                if over and not self.in_flight:
+                    self._abandon(over)
+                elif not over and self.looked - self.judged >= self.every:
+                    self.judged = self.looked
+                    self._overdue(self.clock.now())
                 self._show()
         self.on_progress(self.progress())
         return tuple(self.ends.values())
+
+    def _over(self, wave_end: datetime) -> str:
+        """Why nothing more is sent, or "": what is under way is then waited for, and the rest is given up."""
+        if self.cancelled():
+            return "cancelled"
+        return "wave-deadline" if self.clock.now() > wave_end else ""
 
     def _admit(self, pod: Pod) -> None:
         """A pod on one of the nodes that we have not met."""

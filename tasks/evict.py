@@ -29,7 +29,10 @@ PARTING = 5.0  # wall-clock seconds that the workers together have to end; what 
 
 
 class Evictor:
-    """Empties nodes, any number of times, over one view. Use as a context: its workers end with it."""
+    """Empties nodes, any number of times, over one view. Use as a context: its workers end with it.
+
+    A call of `empty` that raises is the last one: what was under way then may still be answered.
+    """
 
     def __init__(
         self,
@@ -42,12 +45,13 @@ class Evictor:
         past_budget: Callable[[str, str], None] = lambda pod, budget: None,
         rate_name: str = "drain.evictions_per_second",
     ) -> None:
-        """`past_budget` is told NAMESPACE/NAME of a pod and its budget before it is deleted past that budget.
+        """`past_budget` is told NAMESPACE/NAME of a pod and its budget before its deletion past that budget is asked
+        for. It may be taken back before it is sent: `Tally.forced` has those that were sent.
 
         `rate` is in evictions a second, `rate_name` what sets it, for people.
         """
         self.view, self.clock, self.workers, self.past_budget = view, clock, workers, past_budget
-        self._barred, self._recalled = kube.barred, False
+        self._barred, self._recalled, self._failed = kube.barred, False, False
         self._lines = Lines(kube)
         self.tally = Tally()
         self.queues = Queues(rate, rate_name)
@@ -96,6 +100,7 @@ class Evictor:
     ) -> tuple[PodEnd, ...]:
         """Evict until no pod that should leave is on the nodes, or a deadline passes.
 
+        Past the wave's deadline nothing is sent that is not under way; that is waited for.
         Pods that arrive meanwhile are judged too. Returns those that did not leave; an empty answer still needs the
         proof of a fresh listing (`tasks.drain.verify_empty`).
 
@@ -108,10 +113,13 @@ class Evictor:
             cancelled: looked at between answers; once True, nothing is sent that is not under way.
 
         """
+        if self._failed:
+            raise RuntimeError("an emptying over this evictor has ended in an error: make another one")
         self._recalled = False
         try:
             return Emptying(self, frozenset(nodes), sentence, limits, last, on_progress, cancelled).run()
         except BaseException:
+            self._failed = True
             self.recall()
             raise
 

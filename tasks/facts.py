@@ -140,7 +140,11 @@ def keep(
 
 
 def say_past_budget(run: Run, pod: str, budget: str) -> None:
-    """A pod that is about to be deleted past its budget, into the ledger before the request: it is never silent."""
-    facts = {"by": "spec", "why": f"drain.force.delete_after: budget {budget} refused it for so long"}
+    """A pod whose deletion past its budget is about to be asked for, into the ledger before that: it is never silent.
+
+    A run that ends at this moment may not send it any more, so the entry does not say that it was.
+    """
+    why = f"drain.force.delete_after: budget {budget} refused it for so long, its deletion past it is asked for"
+    facts = {"by": "spec", "why": why}
     at, pool = rfc3339(run.clock.now()), pool_identity(run.spec.source)
     ledgers.decide(run.name, pool, at, "forced", pod, facts, run.simulated, run.kube)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from infra import connect
 from infra.errors import Conflict, NoCapacity, PoolshiftError
-from infra.kube import read
+from infra.kube import leases, read
 from infra.model.pools import Pool
 from infra.model.verdict import Finding
 from tasks import machines, planning, swap_record
@@ -65,6 +65,7 @@ def take_back(run: Run) -> list[str]:
     reach("rollback:given")
     room = _room(run, whole, missing)
     if room:
+        leases.check()
         source.grow(run.spec.source, wanted - missing + room)
         reach("rollback:growing")
         machines.await_nodes(run, run.source, run.spec.source, wanted - missing + room)

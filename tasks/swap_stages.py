@@ -9,6 +9,7 @@ from typing import Any
 
 from infra import connect
 from infra.errors import GateHeld, PoolshiftError, Unmeasured
+from infra.kube import leases
 from infra.model.cluster import Node
 from infra.model.pools import Pool
 from infra.model.record import SliceRecord, SliceStage, Step
@@ -121,6 +122,7 @@ def _await_room(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
 def _grow(run: Run, whole: Whole, entry: SliceRecord) -> SliceRecord:
     del whole
     run.say(f"slice {entry.number}: {pool_words(run.spec.target)} grows to {plural(entry.total, 'node')}")
+    leases.check()
     connect.slices(run.target).grow(run.spec.target, entry.total)
     reach(f"slice-{entry.number}:growing")
     machines.await_nodes(run, run.target, run.spec.target, entry.total)
