@@ -8,7 +8,7 @@ run is measured, not judged: that is no pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -19,9 +19,12 @@ from tasks.rules.wording import and_more, plural, size
 
 FLOOR, SHAPE, PLAUSIBILITY = "bandwidth-floor", "bandwidth-shape", "plausibility"
 UNNAMED = "unknown"  # the collective of a table that neither its text nor its figures name
-SMALLEST_JUDGED = 256 << 20  # below, latency and not bandwidth decides: a floor there would judge the wrong thing
+SMALLEST_JUDGED = 256 << 20  # below, latency decides too: floors are judged there only where the size has a figure
+SMALLEST_TIMED = 1 << 20  # below, one slow launch is longer than what it carries
+LONGER = 2.0  # times that a smaller size may take of a larger one's time
 MAX_DIP = 0.10  # from one size to the next; a larger one is a switch of algorithm or a rail that gives up
 ROUNDING = 0.02  # printed figures are rounded; two that disagree by more were not computed from one time
+SMALL_ROUNDING = 0.02  # GB/s: of small ones, printed with two decimals, busbw is up to twice algbw's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +65,7 @@ def judge_floor(sweep: Sweep, expected: Expected, fabric: Fabric | None, floors:
     if reason := unusable(sweep, expected, extra=tuple(limits)):
         return Verdict(check=FLOOR, outcome=Outcome.UNMEASURED, statistic=statistic, reason=reason)
     worst = lowest(sweep.rows)
-    observed = _figures({s: worst[s] for s in sorted(worst)})
+    observed = _figures({s: worst[s] for s in sorted({*expected.sizes, *limits})})
     if not limits:
         name = fabric.machine_type if fabric else "this machine type"
         return Verdict(
@@ -93,7 +96,7 @@ def judge_shape(sweep: Sweep, expected: Expected) -> Verdict:
     statistic = "busbw against the next smaller size, the lowest of all rounds"
     reason = unusable(sweep, expected)
     worst = lowest(sweep.rows)
-    sizes = sorted(worst)
+    sizes = sorted(s for s in worst if s >= min(expected.sizes, default=0))
     if not reason and len(sizes) < 2:
         reason = f"{len(sizes)} size has no shape; sweep at least two"
     if reason:
@@ -126,8 +129,15 @@ def judge_plausibility(sweep: Sweep, expected: Expected, fabric: Fabric | None) 
     Too good is unmeasured, not failed: such a run measured something else (both pods on one node, NVLink across
     nodes, a slip in reading).
     """
-    statistic = "busbw against the physical ceiling; algbw and busbw against the time of the same row"
-    reason = unusable(sweep, expected) or _contradiction(sweep) or _above_ceiling(sweep, fabric, expected)
+    statistic = (
+        "busbw against the physical ceiling; algbw and busbw against the row's time, times against larger sizes'"
+    )
+    reason = (
+        unusable(sweep, expected)
+        or _contradiction(sweep)
+        or _above_ceiling(sweep, fabric, expected)
+        or _longer_than_larger(sweep)
+    )
     top = ceiling(fabric, sweep.collective, expected.nodes) if fabric else None
     peak = max((row.busbw_gb_s for row in sweep.rows), default=0.0)
     if not reason and fabric and top is None:
@@ -150,7 +160,7 @@ def limits_of(
     limits: dict[int, Limit] = {}
     for count in expected.sizes:
         figure = fabric.expectation(collective, expected.nodes, count) if fabric else None
-        if figure and count >= SMALLEST_JUDGED:
+        if figure:
             limits[count] = Limit(
                 floor_gb_s=figure.floor_gb_s,
                 warn_gb_s=figure.warn_gb_s,
@@ -176,7 +186,8 @@ def unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> s
         lambda: "which collective it measured is not shown" if sweep.collective == UNNAMED else "",
         lambda: _world(sweep, expected),
         lambda: _beyond(sweep),
-        lambda: _missing(sweep, expected.rounds, sorted({*expected.sizes, *extra})),
+        lambda: "" if expected.sizes or extra else "no size was asked for",
+        lambda: missing(sweep, expected.rounds, {*expected.sizes, *extra}),
         lambda: _unchecked(sweep),
     )
     return next((reason for check in checks if (reason := check())), "")
@@ -208,16 +219,14 @@ def repeated(sweep: Sweep) -> str:
     return and_more([f"two rows of {size(s)} in round {r}" for r, s in twice], 3)
 
 
-def _missing(sweep: Sweep, rounds: int, sizes: Sequence[int]) -> str:
-    """Every size in every round."""
-    if not sizes:
-        return "no size was asked for"
+def missing(sweep: Sweep, rounds: int, sizes: Collection[int]) -> str:
+    """What lacks of every size in every round, or ""."""
     have = {(row.round, row.size_bytes) for row in sweep.rows}
     # Not all of them: how many rounds there should be is a figure of the run's own, and may be any number.
-    lost = list(islice(((r, s) for r in range(rounds) for s in sizes if (r, s) not in have), 5))
+    lost = list(islice(((r, s) for r in range(rounds) for s in sorted(sizes) if (r, s) not in have), 5))
     if not lost:
         return ""
-    shown = ", ".join(f"{size(s)} in round {r}" for r, s in lost[:4])
+    shown = ", ".join(size(s) + (f" in round {r}" if rounds > 1 else "") for r, s in lost[:4])
     return f"no row for {shown}{' and more' if len(lost) > 4 else ''}"
 
 
@@ -256,6 +265,20 @@ def _contradiction(sweep: Sweep) -> str:
     return ""
 
 
+def _longer_than_larger(sweep: Sweep) -> str:
+    """What carries less is not slower by far within a round; where it is, something else ran meanwhile."""
+    quickest: dict[int, SweepRow] = {}
+    for row in sorted(sweep.rows, key=lambda r: -r.size_bytes):
+        larger = quickest.get(row.round, row)
+        if row.size_bytes >= SMALLEST_TIMED and row.time_us > LONGER * larger.time_us:
+            return (
+                f"{size(row.size_bytes)} took {row.time_us:.0f} µs and {size(larger.size_bytes)} "
+                f"{larger.time_us:.0f} µs: measure again with nothing else on the nodes"
+            )
+        quickest[row.round] = min(row, larger, key=lambda r: r.time_us)
+    return ""
+
+
 def _bus_factor(sweep: Sweep) -> float | None:
     """The factor from algbw to busbw by nccl-tests' definition, or None for a collective that we do not know."""
     if not sweep.ranks:
@@ -267,7 +290,7 @@ def _bus_factor(sweep: Sweep) -> float | None:
 
 
 def _close(a: float, b: float) -> bool:
-    return abs(a - b) <= ROUNDING * max(abs(a), abs(b)) + 0.01  # small values are printed with two decimals
+    return abs(a - b) <= ROUNDING * max(abs(a), abs(b)) + SMALL_ROUNDING
 
 
 def _above_ceiling(sweep: Sweep, fabric: Fabric | None, expected: Expected) -> str:

@@ -18,7 +18,6 @@ from infra.fabrics import Fabric, ceiling, load
 from infra.model.measurement import sweep_of, whole
 from infra.model.reading import Family, NcclLog, Origin, PayloadEvents, Reading, family_of, is_efa
 from infra.model.verdict import Outcome, Verdict
-from tasks.rules.bandwidth import SMALLEST_JUDGED
 from tasks.rules.device_checks import EFA_FIXED_GBPS, listed, port_rates
 from tasks.rules.tests_verdict import sweep_of_test
 from tasks.rules.wording import and_more
@@ -125,7 +124,7 @@ def lookalikes(seen: Seen, fabric: Fabric) -> list[Fabric]:
 def _below_floor(seen: Seen, fabric: Fabric) -> bool:
     """Is a judged row below what this type must reach?"""
     for collective, size, busbw in seen.rows:
-        figure = fabric.expectation(collective, seen.hosts, size) if size >= SMALLEST_JUDGED else None
+        figure = fabric.expectation(collective, seen.hosts, size)
         if figure is not None and busbw < figure.floor_gb_s:
             return True
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from infra.fabrics import Fabric
@@ -15,7 +15,6 @@ from tasks.rules.payload_verdict import ended
 from tasks.rules.probe_verdict import no_pass
 from tasks.rules.table_doubts import other_gpus
 from tasks.rules.tests_verdict import announced_sizes, sweep_of_test
-from tasks.rules.wording import and_more, size
 
 
 def judge_figures(reading: Reading, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
@@ -33,7 +32,7 @@ def judge_figures(reading: Reading, fabric: Fabric | None, nodes: int | None) ->
             return [_unmeasured(bandwidth.FLOOR, "the start line announces sizes or rounds that are no numbers")]
         if not sizes:
             return [_unmeasured(bandwidth.FLOOR, "the start line announces no sizes")]
-        if reason := _lost(sizes, {r.size_bytes for r in sweep.rows}) or bandwidth.repeated(sweep):
+        if reason := _lost(sizes, sweep) or bandwidth.repeated(sweep):
             return [_unmeasured(bandwidth.FLOOR, reason)]
         tables.append(_judge_sweep(sweep, tuple(sizes), fabric, nodes))
     if reading.tests is not None and reading.kind in {Kind.NCCL_TESTS, Kind.ALL_REDUCE}:
@@ -76,33 +75,27 @@ def _figures_of(test: BandwidthTest, fabric: Fabric | None, nodes: int | None) -
     strange = sorted({r.size_bytes for r in test.rows} - set(sizes))
     if strange:
         return [_unmeasured(bandwidth.FLOOR, f"rows of sizes that the parameter line does not announce: {strange[:4]}")]
-    if lost := _lost(sizes, {r.size_bytes for r in test.rows}):
+    sweep = sweep_of_test(test)
+    if lost := _lost(sizes, sweep):
         return [_unmeasured(bandwidth.FLOOR, lost)]
-    return _judge_sweep(sweep_of_test(test), sizes, fabric, nodes)
+    return _judge_sweep(sweep, sizes, fabric, nodes)
 
 
-def _lost(sizes: Sequence[int], have: Collection[int]) -> str:
+def _lost(sizes: Sequence[int], sweep: Sweep) -> str:
     """Rows that were announced and are gone. Below 1 MiB programs round sizes to what their ranks can share."""
-    lost = [size(count) for count in sizes if count >= 1 << 20 and count not in have]
-    return f"no row for {and_more(lost, 4)}" if lost else ""
+    return bandwidth.missing(sweep, sweep.rounds, [count for count in sizes if count >= 1 << 20])
 
 
 def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
     hosts = nodes or sweep.hosts or 0
     gpus = fabric.gpus if fabric else (sweep.ranks or 0) // hosts if hosts else 0
     # A sweep that ends before bandwidth decides shows at least its shape; the smallest rows are printed as 0.00 GB/s.
-    judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED) or tuple(s for s in sizes if s >= 1 << 20)
-    judged = judged or sizes
-    large = Sweep(
-        collective=sweep.collective,
-        ranks=sweep.ranks,
-        hosts=sweep.hosts,
-        rounds=sweep.rounds,
-        complete=sweep.complete,
-        rows=tuple(r for r in sweep.rows if r.size_bytes in judged) or sweep.rows,
-    )
+    # What is impossible is so at every size.
+    figures = {s for s in sizes if fabric is not None and fabric.expectation(sweep.collective, hosts, s)}
+    judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED or s in figures)
+    judged = judged or tuple(s for s in sizes if s >= 1 << 20) or sizes
     expected = bandwidth.Expected(nodes=hosts, gpus=gpus, sizes=judged, rounds=sweep.rounds)
-    verdicts = bandwidth.judge(large, expected, fabric, {})
+    verdicts = bandwidth.judge(sweep, expected, fabric, {})
     return [v for v in verdicts if v.check != bandwidth.SHAPE or len(set(judged)) > 1]  # one size has no shape
 
 

@@ -174,6 +174,8 @@ def test_a_size_a_type_and_a_number_of_nodes_without_a_figure_are_measured_and_n
     assert sweep("p5.48xlarge", 65, {1 << 30: 380.0, 4 << 30: 380.0})["bandwidth-floor"] is Outcome.UNMEASURED
 
 
-def test_sizes_at_which_latency_decides_are_never_judged_by_a_floor():
-    small = {64 << 20: 20.0, 128 << 20: 40.0}
+def test_sizes_at_which_latency_decides_are_judged_only_by_a_figure_of_that_very_size():
+    small = {16 << 20: 20.0, 32 << 20: 40.0}
     assert sweep("p5.48xlarge", 2, small)["bandwidth-floor"] is Outcome.UNMEASURED
+    assert sweep("p5.48xlarge", 2, {64 << 20: 20.0, 128 << 20: 289.0})["bandwidth-floor"] is Outcome.FAIL
+    assert sweep("p5.48xlarge", 2, {64 << 20: 209.0, 128 << 20: 289.0})["bandwidth-floor"] is Outcome.PASS

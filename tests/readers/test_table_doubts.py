@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
+from nccl_writer import Job, write
 from table_writer import Table, write_table
 
 from infra.model.verdict import Outcome
@@ -127,3 +129,40 @@ def test_gpus_on_one_bus_are_told_apart_by_their_device(buses: tuple[str, ...]) 
         text = text.replace(f"[0000:{0x53 + device:02x}:00]", f"[0x{bus}]")
     assert "several ranks" not in " ".join(read(text).lines())
     assert "several ranks on one GPU" in " ".join(read(text.replace("device  1", "device  0")).lines())
+
+
+def small(busbw: float, told: float | None = None) -> str:
+    """The good table with a row of 64 MiB before its own, and with an average that counts it."""
+    algbw, size = busbw / 1.875, 64 << 20
+    side = f"{size / algbw / 1e3:9.1f} {algbw:7.2f} {busbw if told is None else told:7.2f}      0"
+    row = f"{size:12d} {size // 4:13d}     float     sum      -1 {side} {side}\n"
+    text = GOOD.replace("minBytes 268435456", "minBytes 67108864")
+    side = "    870.8  154.13  289.00      0"
+    first = f"{128 << 20:12d} {32 << 20:13d}     float     sum      -1 {side} {side}\n"
+    shown = [343.0, 393.0, 437.0, 444.0, 466.0, 479.0, 289.0, busbw if told is None else told]
+    text = re.sub(r"(Avg bus bandwidth    : ).*", rf"\g<1>{sum(shown) / len(shown):.1f}", text)
+    return re.sub(r"(?m)^( +268435456 )", lambda m: row + first + m[1], text, count=1)
+
+
+def test_rows_too_small_for_a_floor_of_their_own_are_looked_at_too() -> None:
+    assert read(small(209.0)).outcome is Outcome.PASS
+    slow = read(small(1.0))
+    assert slow.outcome is not Outcome.PASS
+    assert "64 MiB took" in " ".join(slow.lines())
+    assert "implausible: 9999.0 GB/s at 64 MiB" in " ".join(read(small(9999.0)).lines())
+    assert "is not 1.875 x algbw" in " ".join(read(small(209.0, told=309.0)).lines())
+
+
+def test_a_published_figure_of_a_small_size_is_its_floor() -> None:
+    below = read(small(100.0).replace("NVIDIA H200", "NVIDIA H100 80GB HBM3"), "p5.48xlarge")
+    assert below.outcome is Outcome.FAIL
+    assert "at 64 MiB" in " ".join(below.lines())
+
+
+def test_an_announced_row_may_lack_in_no_round() -> None:
+    whole = write(Job(gpus=8, rounds=2, channels=2)).decode()
+    cut = re.sub(r'\{"poolshift":"all-reduce","event":"row","round":1,"size_bytes":67108864[^\n]*\n', "", whole)
+    assert read(whole).outcome is Outcome.PASS
+    found = read(cut)
+    assert found.outcome is Outcome.UNMEASURED
+    assert "no row for 64 MiB in round 1" in " ".join(found.lines())
