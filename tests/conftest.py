@@ -45,6 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Reports and ledgers of tests that name no home: never those of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POOLSHIFT_HOME", str(tmp_path_factory.mktemp("own-home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def plane() -> Iterator[real.RealControlPlane]:
     """One for all tests that need no cluster of their own. Whoever breaks things starts another."""
