@@ -54,7 +54,11 @@ def of(locals_: Iterable[Wire], clusters: Iterable[Wire], flavors: Iterable[Wire
 
 def _flavors(cluster: Wire, specs: Mapping[str, Wire]) -> tuple[Flavor, ...]:
     spec, status = cluster.get("spec") or {}, cluster.get("status") or {}
-    usage = {u.get("name"): u.get("resources") or () for u in status.get("flavorsUsage") or ()}
+    # Reserved is what counts against the quota: of what is admitted, and of what still waits for other checks.
+    taken = [
+        {u.get("name"): u.get("resources") or () for u in status.get(field) or ()}
+        for field in ("flavorsReservation", "flavorsUsage")
+    ]
     lent = bool(spec.get("cohort") or spec.get("cohortName"))
     found = []
     for number, group in enumerate(spec.get("resourceGroups") or ()):
@@ -63,7 +67,7 @@ def _flavors(cluster: Wire, specs: Mapping[str, Wire]) -> tuple[Flavor, ...]:
             if name not in specs:
                 continue
             quota = amounts({str(r["name"]): r.get("nominalQuota") or 0 for r in flavor.get("resources") or ()})
-            used = amounts({str(r["name"]): r.get("total") or 0 for r in usage.get(name, ())})
+            used = [amounts({str(r["name"]): r.get("total") or 0 for r in each.get(name, ())}) for each in taken]
             found.append(
                 Flavor(
                     name=name,
@@ -72,7 +76,7 @@ def _flavors(cluster: Wire, specs: Mapping[str, Wire]) -> tuple[Flavor, ...]:
                     tolerations=tolerations(specs[name].get("tolerations") or ()),
                     group=number,
                     covers=frozenset(str(r) for r in group.get("coveredResources") or ()),
-                    free={} if lent else {k: v - used.get(k, 0) for k, v in quota.items()},
+                    free={} if lent else {k: v - max(u.get(k, 0) for u in used) for k, v in quota.items()},
                 )
             )
     return tuple(found)

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from infra.errors import Conflict
-from infra.kube import flavors
 from infra.kube.api import MERGE_PATCH
 from infra.kube.read import of_objects
 from infra.model.gangs import GangKind, row_of
@@ -303,6 +301,15 @@ def test_quota_is_judged_for_all_gangs_that_leave_and_with_all_their_pods():
     assert "16 are needed" in why
 
 
+@pytest.mark.parametrize("field", ["flavorsUsage", "flavorsReservation"])
+def test_quota_that_is_used_or_reserved_is_not_free(field):
+    queue = kueue_of(LEADS)
+    cluster = next(raw for raw in queue if raw["kind"] == "ClusterQueue")
+    cluster["status"][field] = [{"name": "new", "resources": [{"name": GPU, "total": "12"}]}]
+    ((_, _, why),) = judged([*job_of("a"), *queue])
+    assert "new has 4 nvidia.com/gpu free, 8 are needed" in why
+
+
 @pytest.mark.parametrize("where", ["pod", "flavor"])
 def test_a_gang_that_our_taint_does_not_keep_from_the_source_is_not_stopped(where):
     anything = {"tolerations": [{"operator": "Exists"}]}
@@ -330,16 +337,3 @@ def test_every_flavour_of_the_source_is_held_and_the_plan_says_whom_that_touches
     closed = [f for f in plan_move(snapshot, Drain(), ["old-0", "old-1"], TARGET).findings if f.code == "flavor-closed"]
     assert [(f.level, f.object) for f in closed] == [("warn", f"resourceflavor old-{z}") for z in "ab"]
     assert closed[1].observed.endswith("nothing new to nodes that stay: old-2")
-
-
-def test_a_flavour_is_held_by_one_run_and_one_that_is_gone_needs_no_hold(kube, build):
-    build.definition(FLAVOR, "Cluster")
-    body = {"apiVersion": f"{FLAVOR.group}/{FLAVOR.version}", "kind": FLAVOR.kind, "metadata": {"name": "old"}}
-    kube.request("POST", FLAVOR.path(), body={**body, "spec": {"nodeLabels": {"pool": "old"}}})
-
-    assert [flavors.hold(kube, "old", "r1") for _ in range(2)] == [True, False]
-    with pytest.raises(Conflict, match="held by run r1"):
-        flavors.hold(kube, "old", "r2")
-    assert flavors.release(kube, "r2") == ()
-    assert flavors.release(kube, "r1") == ("old",)
-    assert flavors.hold(kube, "gone", "r1") is False

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from infra.errors import Forbidden
+from infra.errors import Conflict, Forbidden
 from infra.kube import flavors, switches
 from infra.kube.view import View
 from infra.model.endings import is_over
@@ -81,6 +81,19 @@ def test_flavours_that_may_not_be_seen_are_not_taken_for_released(kube, kube_at,
     ):
         restore(kube_at(door), "r1")
     assert restore(kube, "r1") == ("resourceflavor a", "resourceflavor b")
+
+
+def test_a_flavour_is_held_by_one_run_and_one_that_is_gone_needs_no_hold(kube, build):
+    build.definition(FLAVOR, "Cluster")
+    body = {"apiVersion": f"{FLAVOR.group}/{FLAVOR.version}", "kind": FLAVOR.kind, "metadata": {"name": "old"}}
+    kube.request("POST", FLAVOR.path(), body={**body, "spec": {"nodeLabels": {"pool": "old"}}})
+
+    assert [flavors.hold(kube, "old", "r1") for _ in range(2)] == [True, False]
+    with pytest.raises(Conflict, match="held by run r1"):
+        flavors.hold(kube, "old", "r2")
+    assert flavors.release(kube, "r2") == ()
+    assert flavors.release(kube, "r1") == ("old",)
+    assert flavors.hold(kube, "gone", "r1") is False
 
 
 def test_a_stop_that_was_refused_is_no_stop(kube, kube_at, url, build, kubelet, fast_clock):
