@@ -139,9 +139,9 @@ def retire(
     said: PoolState | None = None
 
     def check(standing: Pool) -> None:
-        leases.check()
         must_be(standing, made or ())
         prove()
+        leases.check()  # last: a proof takes its time
 
     def clear_up() -> None:
         """What was made beside it goes. A pool that stands under its name by then is somebody's new one."""

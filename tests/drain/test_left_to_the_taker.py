@@ -24,6 +24,7 @@ POOL = Pool(
     nodes=2,
     node_selector={"pool": "old"},
     gpus={"nvidia.com/gpu": 8},
+    made=("arn:old",),
 )
 
 
