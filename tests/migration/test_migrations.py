@@ -79,7 +79,8 @@ def test_a_rollback_after_the_work_moved_opens_the_old_pool_and_closes_the_new_o
 
     assert ended.code == 0, ended.err
     assert f"{len(there)} pods stay on" in ended.err
-    assert "poolshift drain --selector" in ended.err
+    assert "poolshift drain --kubeconfig" in ended.err
+    assert "--selector eks.amazonaws.com/nodegroup=gpu-rdma" in ended.err
     old, new = pool_nodes(here.kube, "gpu-old"), pool_nodes(here.kube, "gpu-rdma")
     assert all(FENCE_TAINT not in taints(n) and not n["spec"].get("unschedulable") for n in old)
     assert all(is_closed(n) for n in new)
