@@ -52,13 +52,15 @@ runpy.run_module("prefect", run_name="__main__", alter_sys=True)
 
 
 def settle_environment(url: str) -> None:
-    """Point this process, before `import prefect`, at an API and away from everything else."""
+    """Point this process at an API and away from everything else; where Prefect is imported already, it reads anew."""
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     os.environ["PREFECT_API_URL"] = url
     os.environ.setdefault("PREFECT_HOME", str(home() / "prefect"))
     # Steps write to the run's log in the UI; the terminal is ours, so Prefect's own lines stay off it.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    if "prefect.context" in sys.modules:
+        sys.modules["prefect.context"].refresh_global_settings_context()
 
 
 @contextmanager

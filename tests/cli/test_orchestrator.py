@@ -365,3 +365,14 @@ def test_a_pool_that_a_run_holds_is_not_probed(kubeconfig: Path, kube: Kube, alo
     verdicts = {v["check"]: v for v in found["verdicts"]}
     assert verdicts["transport-proof"]["outcome"] == "unmeasured"
     assert "held by run 'a-migration'" in verdicts["transport-proof"]["reason"]
+
+
+def test_a_prefect_that_was_imported_before_is_pointed_at_the_server_too() -> None:
+    """It would start a server of its own, which ends before its events are written."""
+    code = (
+        "import prefect; from prefect.settings import PREFECT_API_URL; from flows import orchestrator; "
+        "orchestrator.settle_environment('http://127.0.0.1:9/api'); print(PREFECT_API_URL.value())"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "http://127.0.0.1:9/api"
