@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,8 +19,9 @@ SPEC = Path(__file__).parents[2] / "infra" / "examples" / "sandbox-eks.yaml"
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A home without a server, and no API named; what a test's API leaves in the environment goes with it."""
-    for name in (*orchestrator.QUIET, "PREFECT_HOME", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
+    own = {"PREFECT_HOME": str(tmp_path), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
+    for name, value in {**orchestrator.QUIET, **own}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", "")
     return tmp_path
