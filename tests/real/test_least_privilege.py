@@ -117,6 +117,13 @@ NEEDED_ELSEWHERE: set[Grant] = {
         for verb in ("get", "list", "patch")
         if kind.group != "batch"
     ),
+    # Kueue's queues and flavours, which it does not have either.
+    *(
+        ("kueue.x-k8s.io", kind, verb)
+        for kind in ("localqueues", "clusterqueues", "resourceflavors")
+        for verb in ("get", "list")
+    ),
+    ("kueue.x-k8s.io", "resourceflavors", "patch"),
     ("bus.volcano.sh", "commands", "create"),
     ("kubeflow.org", "mpijobs", "create"),
     ("kubeflow.org", "mpijobs", "delete"),
