@@ -23,6 +23,7 @@ from infra.kube.api import MERGE_PATCH, Kube
 from infra.kube.watch import Changed, Synced, Watch
 from infra.model.gangs import GangKind
 from infra.sandbox.control_plane import run_in_thread
+from tests.drain.operating import operating
 
 Raw = dict[str, Any]
 
@@ -176,6 +177,13 @@ def kube_at() -> Iterator[Callable[[str], Kube]]:
     yield make
     for kube in made:
         close(kube)
+
+
+@pytest.fixture
+def operate(kube_at: Callable[[str], Kube], url: str) -> Iterator[Callable[..., Any]]:
+    """Starts doubles of controllers; what one of them raised fails the test."""
+    with operating(kube_at, url) as start:
+        yield start
 
 
 def close(kube: Kube) -> None:

@@ -13,16 +13,17 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def two_pools(build):
-    for name in OLD:
+def two_pools(build, old=OLD, new=NEW):
+    """Old nodes that take what is made now, new ones that open with `open_new`."""
+    for name in old:
         build.node(name, "old")
-    for name in NEW:
+    for name in new:
         build.node(name, "new", unschedulable=True)
     return build
 
 
-def open_new(build):
-    for name in NEW:
+def open_new(build, new=NEW):
+    for name in new:
         build.uncordon(name)
 
 

@@ -16,7 +16,7 @@ from tasks.gangs import forget_moved, restore
 from tasks.rules.gangs import find_gangs, held_flavors, judge_gang, pinned
 from tasks.rules.placement import TargetShape
 from tasks.rules.waves import plan_move
-from tests.drain.operating import JOBS, NEW, OLD, create, drain, homes, open_new, operating, two_pools
+from tests.drain.operating import JOBS, NEW, OLD, create, drain, homes, open_new, two_pools
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 WORKLOAD = row_of("kueue.x-k8s.io", "Workload")
@@ -37,12 +37,6 @@ def cluster_queue(flavors=("old", "new"), quota="16", covers=GPU, **spec):
 @pytest.fixture
 def pools(build, kubelet):
     return two_pools(build)
-
-
-@pytest.fixture
-def operate(kube_at, url):
-    with operating(kube_at, url) as start:
-        yield start
 
 
 def at(row: GangKind, version: str) -> GangKind:

@@ -15,18 +15,12 @@ from infra.model.record import PRIOR
 from tasks.drain import move
 from tasks.rules.outcome import End
 from tasks.steering import Steer
-from tests.drain.operating import JOBS, NEW, OLD, PODS, create, drain, homes, open_new, operating, two_pools
+from tests.drain.operating import JOBS, NEW, OLD, PODS, create, drain, homes, open_new, two_pools
 
 
 @pytest.fixture
 def pools(build, kubelet):
     return two_pools(build)
-
-
-@pytest.fixture
-def operate(kube_at, url):
-    with operating(kube_at, url) as start:
-        yield start
 
 
 VCJOB = row_of("batch.volcano.sh", "Job")

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from infra.kube import records
-from infra.kube.api import MERGE_PATCH
 from infra.model.record import FENCE_TAINT, PRIOR
 from infra.model.spec import Drain
 from tasks.drain import move, verify_empty
 from tasks.rules.outcome import End
+from tests.drain import operating
 
 OLD, NEW = ("old-0", "old-1", "old-2"), ("new-0", "new-1", "new-2")
 DRAIN = Drain.model_validate({"waves": {"size": 1}})
@@ -15,18 +15,11 @@ DRAIN = Drain.model_validate({"waves": {"size": 1}})
 
 @pytest.fixture
 def pools(build, kubelet):
-    """Three old nodes that take what is made now, three new ones that open with `open_new`."""
-    for name in OLD:
-        build.node(name, "old")
-    for name in NEW:
-        build.node(name, "new", unschedulable=True)
-    return build
+    return operating.two_pools(build, OLD, NEW)
 
 
 def open_new(build):
-    for name in NEW:
-        body = {"spec": {"unschedulable": None}}
-        build.kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+    operating.open_new(build, NEW)
 
 
 def nodes(build):

@@ -19,6 +19,7 @@ from tasks.move_turn import await_go
 from tasks.rules.outcome import End
 from tasks.rules.waves import PlannedWave
 from tasks.steering import Steer
+from tests.drain import operating
 
 OLD, NEW = ("old-0", "old-1", "old-2"), ("new-0", "new-1", "new-2")
 DRAIN = Drain.model_validate({"waves": {"size": 1}})
@@ -26,16 +27,11 @@ DRAIN = Drain.model_validate({"waves": {"size": 1}})
 
 @pytest.fixture
 def pools(build, kubelet):
-    for name in OLD:
-        build.node(name, "old")
-    for name in NEW:
-        build.node(name, "new", unschedulable=True)
-    return build
+    return operating.two_pools(build, OLD, NEW)
 
 
 def open_new(build):
-    for name in NEW:
-        build.uncordon(name)
+    operating.open_new(build, NEW)
 
 
 def nodes(build):
