@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tasks.blockers import BlockersResult
     from tasks.drain import DrainReport
     from tasks.observe import Standing
-    from tasks.planning import Plan
     from tasks.rejudge import Rejudged
+    from tasks.rules.plan import Plan
     from tasks.verifying import Checked
 
 

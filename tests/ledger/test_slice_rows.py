@@ -11,9 +11,9 @@ from infra.model.record import SliceRecord, SliceStage
 from infra.model.spec import Strategy
 from infra.model.verdict import Outcome
 from tasks import observe, report
-from tasks.planning import Plan
 from tasks.rules.cost import Estimate
 from tasks.rules.outcome import Progress
+from tasks.rules.plan import Plan
 from tasks.rules.slice_rows import rows_of
 from tasks.rules.swap import Slice, SwapPlan
 from tasks.rules.waves import MovePlan, PlannedWave
