@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from infra.model.verdict import Finding, Level, Outcome
 from infra.probes.catalogue import Probe
+from tasks.checks import trial
 from tasks.measuring import Session
 from tasks.rules import cost
 from tasks.rules.localise import Group, Limits, Located, localise
@@ -33,7 +34,7 @@ def locate(session: Session, probe: Probe) -> Located:
         def one(item: tuple[int, Group]) -> tuple[Group, Outcome, float]:
             number, group = item
             nodes = [by_name[name] for name in sorted(group)]
-            outcome, minutes = session.trial(probe, nodes, f"{session.attempt}l{rounds}-{number}", name)
+            outcome, minutes = trial(session, probe, nodes, f"{session.attempt}l{rounds}-{number}", name)
             return group, outcome, minutes
 
         name = f"localisation round {rounds}"

@@ -21,6 +21,7 @@ from infra.model.spec import MigrationSpec, RevalidationSpec
 from infra.model.verdict import Finding, Outcome, Verdict, worst
 from infra.probes import catalogue
 from infra.probes.catalogue import Probe
+from tasks import checks
 from tasks.locate import locate
 from tasks.measuring import Session
 from tasks.rules import bandwidth, compare, gate, hardware
@@ -124,8 +125,8 @@ def validate(
     if not stop:
         second = catalogue.nccl_tests(spec.validation)
         if second is not None:
-            session.nccl_tests(second)
-        session.devices(catalogue.devices(spec.validation))
+            checks.nccl_tests(session, second)
+        checks.devices(session, catalogue.devices(spec.validation))
         _storage(session, baseline)
         _train_step(session, baseline)
     return _closed(session, f"not run: {stop}")
@@ -173,7 +174,7 @@ def repeat_proof(
     session = Session.open(kube, pool, nodes, spec, run, spec_hash, clock, say, attempt="soak", spending=spending)
     if odd := hardware.other_machines(nodes, pool.machine_type):
         return Validation(verdicts=unmeasured((gate.TRANSPORT,), odd))
-    session.proof(catalogue.transport_proof(spec.validation), gate.TRANSPORT)
+    checks.proof(session, catalogue.transport_proof(spec.validation), gate.TRANSPORT)
     return replace(_closed(session, ""), verdicts=tuple(session.verdicts))
 
 
@@ -184,14 +185,14 @@ def _prove(session: Session) -> str:
     """
     validation = session.spec.validation
     path, pinning = catalogue.workload_path(validation), catalogue.transport_proof(validation)
-    if session.scout(catalogue.scout(path), gate.WORKLOAD):
+    if checks.scout(session, catalogue.scout(path), gate.WORKLOAD):
         if session.offers_rdma():
-            session.proof(catalogue.scout(pinning), gate.TRANSPORT, session.nodes[:2])
+            checks.proof(session, catalogue.scout(pinning), gate.TRANSPORT, session.nodes[:2])
         if session.partly_on_fabric():
             locate(session, catalogue.pair(validation))
         return f"{gate.WORKLOAD} is {Outcome.FAIL.value} on two nodes already"
-    delivered = session.proof(path, gate.WORKLOAD)
-    pinned = session.proof(pinning, gate.TRANSPORT)
+    delivered = checks.proof(session, path, gate.WORKLOAD)
+    pinned = checks.proof(session, pinning, gate.TRANSPORT)
     bad = [v for v in (delivered, pinned) if v.outcome is not Outcome.PASS]
     if not bad:
         return ""
@@ -202,7 +203,7 @@ def _prove(session: Session) -> str:
 
 def _bandwidth(session: Session) -> str:
     probe = catalogue.bandwidth(session.spec.validation)
-    verdicts = session.sweep(probe)
+    verdicts = checks.sweep(session, probe)
     floor = next(v for v in verdicts if v.check == bandwidth.FLOOR)
     if floor.outcome is Outcome.FAIL and len(session.nodes) > 2:
         locate(session, catalogue.pair(session.spec.validation))
@@ -214,7 +215,7 @@ def _storage(session: Session, baseline: Sequence[Evidence]) -> None:
     probe = catalogue.storage(session.spec.validation)
     if probe is not None:
         before = [e for e in baseline if e.probe == probe.name and e.intact and e.complete]
-        session.storage(probe, clients_of(before[-1].reading) if before else None)
+        checks.storage(session, probe, clients_of(before[-1].reading) if before else None)
 
 
 def _train_step(session: Session, baseline: Sequence[Evidence]) -> None:
@@ -232,17 +233,17 @@ def _train_step(session: Session, baseline: Sequence[Evidence]) -> None:
             return ()
         return (compare.judge(source, steps, limit=limit, confidence=session.spec.gate.confidence),)
 
-    session.train(probe, session.nodes[:count], judge)
+    checks.train(session, probe, session.nodes[:count], judge)
 
 
 def _measure_one(session: Session, probe: Probe) -> None:
     """One probe of the baseline: measured, not judged."""
     if probe.name == "bandwidth":
-        session.sweep(probe)
+        checks.sweep(session, probe)
     elif probe.name == "storage":
-        session.storage(probe, None)
+        checks.storage(session, probe, None)
     else:
-        session.train(probe, session.nodes, lambda steps: ())
+        checks.train(session, probe, session.nodes, lambda steps: ())
 
 
 def _closed(session: Session, reason: str) -> Validation:

@@ -14,7 +14,7 @@ from infra.model.spec import Cluster, MigrationSpec
 from infra.model.verdict import Outcome
 from infra.probes import catalogue
 from infra.probes.mpijob import GROUP, JOB_LABEL, ROLE_LABEL, render_mpijob
-from tasks import mpi, validate
+from tasks import checks, mpi, validate
 from tasks.measuring import Session
 from tasks.rules.probing import State
 from tests.bench.fallback_cost import LABEL, pool_of
@@ -121,7 +121,7 @@ def test_a_cluster_without_the_operator_leaves_it_unmeasured_at_no_cost_and_one_
     probe = catalogue.nccl_tests(SPEC.validation)
     session = opened(kube, pool)
     before = kube.requests
-    (verdict,) = session.nccl_tests(probe)
+    (verdict,) = checks.nccl_tests(session, probe)
     assert verdict.outcome is Outcome.UNMEASURED
     assert "MPI operator" in verdict.reason
     assert kube.requests == before + 1
@@ -136,7 +136,7 @@ def test_a_cluster_without_the_operator_leaves_it_unmeasured_at_no_cost_and_one_
     operator.start()
     try:
         session = opened(kube, pool)
-        (verdict,) = session.nccl_tests(probe)
+        (verdict,) = checks.nccl_tests(session, probe)
     finally:
         operator.over.set()
         operator.join()

@@ -18,7 +18,7 @@ from infra.model.record import PRIOR
 from infra.model.spec import Drain, MigrationSpec
 from infra.model.verdict import Outcome
 from infra.probes import catalogue
-from tasks import validate
+from tasks import checks, validate
 from tasks.drain import move
 from tasks.fence import unfence
 from tasks.gangs import forget_moved, restore
@@ -173,7 +173,7 @@ def test_nccl_tests_run_as_the_operator_makes_them_and_leave_nothing(mpi: Any) -
     probe = catalogue.nccl_tests(spec.validation)
     assert probe is not None
 
-    (verdict,) = session.nccl_tests(probe)
+    (verdict,) = checks.nccl_tests(session, probe)
 
     assert verdict.outcome is Outcome.PASS, (verdict.reason, said)
     (evidence,) = session.evidence
