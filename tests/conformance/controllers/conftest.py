@@ -358,6 +358,10 @@ class Cluster:
         self.until("Node", name, lambda n: not any("not-ready" in t["key"] for t in n["spec"].get("taints", [])))
         return name
 
+    def silence_nodes(self) -> None:
+        """From now on no pod of this test gets Ready, and none that is deleted goes."""
+        self.kubelet.nodes.difference_update(self.nodes)
+
     def template(self, app: str = "web", **more: Any) -> Object:
         """A pod template that fits the test's nodes only. `spec` and `annotations` add."""
         return {
