@@ -33,9 +33,9 @@ def approve(
     as_json: AsJson = False,
 ) -> int:
     """Say yes to a migration that waits for approval."""
-    from flows import approval, present
+    from flows import approving, present
 
-    said = approval.approve(cluster_of(kubeconfig, context, namespace), name, by=by, reason=reason)
+    said = approving.approve(cluster_of(kubeconfig, context, namespace), name, by=by, reason=reason)
     present.answered(name, said, as_json=as_json)
     return 0
 

@@ -105,12 +105,11 @@ def test_a_spec_that_is_not_there_is_named_by_rollback_too(
     assert "spec nothing.yaml" in text
 
 
-# approve has the same option; it imports Prefect, which then keeps the settings of that moment for this process.
-@pytest.mark.parametrize("command", ["pause", "resume", "cancel"])
+@pytest.mark.parametrize("command", ["pause", "resume", "cancel", "approve --reason x"])
 def test_what_steers_a_run_answers_as_json_too(
     capsys: pytest.CaptureFixture[str], kubeconfig: Path, command: str
 ) -> None:
-    code, text = poolshift(capsys, command, "nothing", "--json", "--kubeconfig", str(kubeconfig))
+    code, text = poolshift(capsys, *command.split(), "nothing", "--json", "--kubeconfig", str(kubeconfig))
 
     assert code == 1
     assert json.loads(text)["object"] == "run nothing"

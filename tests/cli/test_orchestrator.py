@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows import orchestrator
+from flows import approving, orchestrator
 from infra.errors import PoolshiftError, Refused, Unmeasured
 from infra.kube import api, leases, records
 from infra.kube.api import Kube
@@ -157,8 +157,6 @@ def test_a_question_that_nobody_answers_is_unmeasured(
 def test_approve_wakes_a_run_at_the_private_server_that_its_record_names(
     keeper: Keeper, kubeconfig: Path, kube: Kube, alone: Path
 ) -> None:
-    from flows import approval
-
     spec = asking(kubeconfig, "asks", "30d")
     recorded(kube, spec, StepState.DONE)
     waiting = ask(keeper, spec, alone)
@@ -167,7 +165,7 @@ def test_approve_wakes_a_run_at_the_private_server_that_its_record_names(
         while "goes on" not in answer and time.monotonic() < deadline:
             record = records.read(kube, "asks")
             if record and "flow-run" in record.notes:
-                answer = approval.approve(spec.cluster, "asks", by="ada", reason="proven")
+                answer = approving.approve(spec.cluster, "asks", by="ada", reason="proven")
             time.sleep(0.2)
         out, _ = waiting.communicate(timeout=60)
     finally:
@@ -177,13 +175,11 @@ def test_approve_wakes_a_run_at_the_private_server_that_its_record_names(
 
 
 def test_approve_needs_a_gate_that_has_passed(kubeconfig: Path, kube: Kube, alone: Path) -> None:
-    from flows import approval
-
     for gate, name, words in ((None, "early", "not been judged"), (StepState.HELD, "held", "held: what it found")):
         spec = asking(kubeconfig, name, "1h")
         recorded(kube, spec, gate)
         with pytest.raises(Refused, match=words) as caught:
-            approval.approve(spec.cluster, name, by="ada", reason="hurry")
+            approving.approve(spec.cluster, name, by="ada", reason="hurry")
         assert f"poolshift status {name}" in caught.value.remedy
         record = records.read(kube, name)
         assert record is not None
@@ -193,13 +189,11 @@ def test_approve_needs_a_gate_that_has_passed(kubeconfig: Path, kube: Kube, alon
 def test_approve_reads_the_older_note_and_says_when_nobody_could_be_woken(
     kubeconfig: Path, kube: Kube, alone: Path
 ) -> None:
-    from flows import approval
-
     spec = asking(kubeconfig, "older", "1h")
     recorded(kube, spec, StepState.DONE)
     records.write_note(kube, "older", "flow-run", "0b5c7e0e-0000-0000-0000-000000000000")
 
-    answer = approval.approve(spec.cluster, "older", by="ada", reason="proven")
+    answer = approving.approve(spec.cluster, "older", by="ada", reason="proven")
     assert answer.startswith("approved by ada; it takes effect when the migration runs next")
 
 
