@@ -2,26 +2,27 @@
 
 Lists are parsed with orjson and never deserialised into typed objects: for 20,000 pods that is 1.6 s instead of
 14 s. The client's own retries are off, because an eviction's 429 is an answer and not an accident; what may be
-retried (reads that were cut, 429 of the server's own priority and fairness, 500, 502-504) is retried here with bounds.
+retried (reads that were cut, 429 of the server's own priority and fairness, 500, 502-504) is, within bounds
+(`infra.kube.patience`).
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import orjson
 
 from infra.clock import Clock, SystemClock
-from infra.errors import BadSpec, Conflict, Forbidden, NotFound, PoolshiftError, Refused, Unreachable
+from infra.errors import BadSpec, Conflict, NotFound, Refused, Unreachable
 from infra.kube.kubeconfig import SandboxInfo, reach
-from infra.kube.refusals import is_busy, is_passing, translate, was_never_sent
+from infra.kube.patience import Patience
+from infra.kube.refusals import translate
 
 if TYPE_CHECKING:
     from kubernetes import client as k8s
@@ -29,19 +30,13 @@ if TYPE_CHECKING:
 
     from infra.model.spec import Cluster
 
-Answer = TypeVar("Answer")
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 FIELD_MANAGER = "poolshift"
 CONNECTIONS = 32
 PAGE = 500  # what kubectl asks for; larger pages make the server hold more at once
-READ_TRIES = 5
-OUTAGE_SECONDS = 120.0  # wall-clock: an API server that is replaced is away for less
 CREDENTIAL_SECONDS = 1.0  # wall-clock: clients renew a token minutes before it ends
-QUIET_SECONDS = 30.0  # wall-clock, more than lies between two tries: what was away before that may have been back
-RBAC_SECONDS = 10.0  # wall-clock: a server that has just started refuses whom it will know a moment later
-RBAC_PAUSE = 0.5  # wall-clock seconds
 
 
 @dataclass(kw_only=True)
@@ -55,15 +50,10 @@ class Kube:
     clock: Clock
     sandbox: SandboxInfo | None = None
     requests: int = 0
-    patience: float = OUTAGE_SECONDS
-    """Wall-clock seconds for which a server that has answered before may be away, over all requests together."""
+    patience: Patience = field(default_factory=Patience)
     barred: Callable[[], str] = lambda: ""
     """Why nothing may be written any more, or "". Asked right before each write, of `request` and of `inside`, and by
     the workers of a drain; reads go on, and what this process has made itself it may take away (`delete`)."""
-    _answered: bool = False
-    _away_since: float | None = None
-    _away_seen: float = 0.0
-    _back_since: float | None = None
     _credentials: Mapping[str, str] = field(default_factory=dict)
     _credentials_asked: float = float("-inf")
     _renewing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -74,7 +64,7 @@ class Kube:
         A part of the work holds a lease that it may lose; who renews that lease writes by the unguarded one. Counts its
         requests on its own.
         """
-        return replace(self, requests=0, barred=barred)
+        return replace(self, requests=0, barred=barred, patience=replace(self.patience))
 
     def check(self, what: str) -> None:
         """Raise Refused where nothing may be written any more; `what` was not sent."""
@@ -137,7 +127,7 @@ class Kube:
             timeout: wall-clock seconds for the whole answer.
             retry: try again on no answer, 429 without a budget's cause, 500, 502, 503, 504; default: reads only.
                 What a server that is away never received, or turned away unread since it is busy (429 with
-                Retry-After), is sent again in any case, until `patience` is spent.
+                Retry-After), is sent again in any case, until `patience` is at its end.
 
         Raises:
             NotFound, Forbidden, Conflict: 404, 403, 409.
@@ -154,60 +144,7 @@ class Kube:
             response = self.open(method, path, body=payload, params=params, content_type=content_type, timeout=timeout)
             return _object(_data(response, method, path), method, path)
 
-        return self._insist(ask, again=method == "GET" if retry is None else retry)
-
-    def _insist(self, ask: Callable[[], Answer], *, again: bool) -> Answer:
-        """Ask until there is an answer, or a refusal that will not pass. `again`: it may be sent twice in any case."""
-        began, refusals = time.monotonic(), 0
-        for attempt in itertools.count():
-            asked = time.monotonic()
-            try:
-                return ask()
-            except Refused:
-                raise
-            except PoolshiftError as failure:
-                error = failure
-            # Counted: where others' requests are cut again and again, the server is "just back" all the time.
-            if isinstance(error, Forbidden) and self.is_just_back and refusals < RBAC_SECONDS / RBAC_PAUSE:
-                refusals += 1
-                SystemClock().sleep(RBAC_PAUSE)
-                continue
-            away = self._is_only_away(error, asked)
-            busy = is_busy(error) and time.monotonic() - began < self.patience
-            if not (is_passing(error) and (again or busy or (away and was_never_sent(error)))):
-                raise error
-            if attempt + 1 >= READ_TRIES and not (away or busy):
-                raise error
-            status = error.status
-            SystemClock().sleep(min(5.0, (status and status.retry_after) or 0.1 * 2 ** min(attempt, 6)))
-        raise AssertionError("unreachable: the loop returns or raises")
-
-    def _is_only_away(self, error: PoolshiftError, asked: float) -> bool:
-        """No answer, to what was asked at `asked`, from a server that has answered before: not for longer than our
-        patience. An outage is one as long as somebody asks: what was away long ago may have been back since.
-        """
-        if not self._answered or error.status is not None:
-            return False
-        return time.monotonic() - self.unanswered(asked) < self.patience
-
-    def unanswered(self, asked: float) -> float:
-        """What was asked at `asked` got no answer, over whatever connection. Returns since when the server is away."""
-        now, since = time.monotonic(), self._away_since  # which another thread's answer may end meanwhile
-        if since is None or asked - self._away_seen > QUIET_SECONDS:
-            since = now
-        self._away_since, self._away_seen = since, now
-        return since
-
-    def answered(self) -> None:
-        """The server is there: every answer counts, whatever it says and over whatever connection."""
-        if self._away_since is not None:
-            self._back_since = time.monotonic()
-        self._answered, self._away_since = True, None
-
-    @property
-    def is_just_back(self) -> bool:
-        """Answers again after it was away: what it refuses now it may grant in a moment."""
-        return self._back_since is not None and time.monotonic() - self._back_since < RBAC_SECONDS
+        return self.patience.insist(ask, again=method == "GET" if retry is None else retry)
 
     def open(
         self,
@@ -250,7 +187,7 @@ class Kube:
                 f"no answer to {method} {path}: {_root(cause)}",
                 remedy=f"kubectl --context {self.context or 'CONTEXT'} get --raw /readyz",
             ) from cause
-        self.answered()
+        self.patience.answered()
         if response.status == 401:
             self.refused()
         return response
@@ -309,7 +246,7 @@ class Kube:
         def ask() -> bytes:
             return _data(self.open("GET", path, params=params, timeout=timeout, accept="*/*"), "GET", path)
 
-        return self._insist(ask, again=True)
+        return self.patience.insist(ask, again=True)
 
 
 def _data(response: BaseHTTPResponse, method: str, path: str) -> bytes:

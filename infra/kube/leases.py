@@ -20,7 +20,8 @@ from typing import Any
 
 from infra.clock import Clock, SystemClock, rfc3339_micro
 from infra.errors import Conflict, NotFound, PoolshiftError, Refused, Unreachable
-from infra.kube.api import OUTAGE_SECONDS, Kube
+from infra.kube.api import Kube
+from infra.kube.patience import OUTAGE_SECONDS
 from infra.model.record import MANAGED_BY, RUN
 
 DURATION = 15  # seconds; client-go's default for leader election

@@ -185,17 +185,17 @@ class Lines:
         return {"Accept": JSON, "User-Agent": "poolshift", "Content-Type": JSON, **self._kube.credentials()}
 
     def _answered(self, status: int) -> None:
-        self._kube.answered()
+        self._kube.patience.answered()
         if status == 401:
             self._kube.refused()
 
     @property
     def is_just_back(self) -> bool:
         """As of the cluster."""
-        return self._kube.is_just_back
+        return self._kube.patience.is_just_back
 
     def _silent(self, method: str, path: str, cause: Exception, asked: float) -> Unreachable:
-        self._kube.unanswered(asked)
+        self._kube.patience.unanswered(asked)
         said = f"no answer to {method} {path}: {type(cause).__name__}: {cause}"
         return Unreachable(f"Kubernetes API {self._kube.server}", said)
 

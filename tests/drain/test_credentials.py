@@ -69,7 +69,7 @@ def test_the_client_is_asked_once_for_many_requests_and_anew_after_a_refusal(kub
     kube.client.configuration.api_key["BearerToken"] = "none"
     kube.client.configuration.refresh_api_key_hook = renew
     lines = Lines(kube)
-    kube.patience = 0
+    kube.patience.seconds = 0
 
     assert [evict(lines, POD).answer for _ in range(3)] == [Answer.ACCEPTED] * 3
     kube.request("GET", "/x")
@@ -95,7 +95,7 @@ def test_credentials_that_cannot_be_renewed_are_no_answer_and_say_why(kube_at, s
 
     kube.client.configuration.api_key["BearerToken"] = "none"
     kube.client.configuration.refresh_api_key_hook = renew
-    kube.patience = 0
+    kube.patience.seconds = 0
 
     assert evict(Lines(kube), POD).answer is Answer.UNANSWERED
     with pytest.raises(Unreachable, match="cannot be renewed: RuntimeError: the plugin is not there"):
@@ -156,7 +156,7 @@ def at(kube, url, **more):
         setattr(kube.client.configuration, name, value)
     kube.client.configuration.api_key["BearerToken"] = "one"
     kube.client = k8s.ApiClient(kube.client.configuration)
-    kube.patience = 0
+    kube.patience.seconds = 0
     return kube
 
 

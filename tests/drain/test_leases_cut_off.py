@@ -151,7 +151,7 @@ class Answer:
 def in_its_place(kube, monkeypatch):
     """While it holds an answer, that is what requests about leases get."""
     kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": "poolshift"}})
-    kube.patience = 0.2
+    kube.patience.seconds = 0.2
     send, said = Kube.open, []
 
     def answer(this, method, path, **more):

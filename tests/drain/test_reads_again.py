@@ -9,9 +9,10 @@ from kubernetes import client as k8s
 
 from infra.clock import SystemClock
 from infra.errors import Forbidden, NotFound, Unreachable
-from infra.kube import api
-from infra.kube.api import QUIET_SECONDS, READ_TRIES, Kube
+from infra.kube import patience
+from infra.kube.api import Kube
 from infra.kube.lines import Lines
+from infra.kube.patience import QUIET_SECONDS, READ_TRIES, Patience
 from infra.kube.pods import Answer, evict
 from infra.kube.refusals import ApiError
 from infra.model.workload import Pod
@@ -62,7 +63,8 @@ def troubled(*answers):
     configuration.host, configuration.retries = url, False
     client = k8s.ApiClient(configuration)
     try:
-        yield Kube(client=client, server=url, context="t", namespace="p", clock=SystemClock(), patience=0.0), seen
+        none = Patience(seconds=0.0)
+        yield Kube(client=client, server=url, context="t", namespace="p", clock=SystemClock(), patience=none), seen
     finally:
         client.rest_client.pool_manager.clear()
         server.shutdown()
@@ -93,7 +95,7 @@ def test_a_refusal_is_passed_on_at_once(read, refusal, kind):
 @pytest.mark.parametrize("seen", ["an answer over a line", "nobody asked for long", ""])
 def test_an_outage_that_has_ended_does_not_count_for_the_next(seen):
     with troubled() as (kube, _), closing(Lines(kube)) as line:
-        kube.patience, alive = 0.4, kube.server
+        kube.patience.seconds, alive = 0.4, kube.server
         kube.request("GET", "/a")
         kube.server = "http://127.0.0.1:9"  # nobody listens there
         with pytest.raises(Unreachable):
@@ -101,7 +103,7 @@ def test_an_outage_that_has_ended_does_not_count_for_the_next(seen):
         if seen == "an answer over a line":
             assert line.send("GET", "/a", b"", 5.0)[0] == 200
         elif seen:
-            kube._away_seen -= QUIET_SECONDS  # as if so much time had passed
+            kube.patience._away_seen -= QUIET_SECONDS  # as if so much time had passed
         back = threading.Timer(0.15, setattr, (kube, "server", alive))
         back.start()
         with nullcontext() if seen else pytest.raises(Unreachable):
@@ -110,9 +112,9 @@ def test_an_outage_that_has_ended_does_not_count_for_the_next(seen):
 
 
 def test_a_refusal_that_stays_is_passed_on_although_the_server_is_away_and_back_all_the_time(monkeypatch):
-    monkeypatch.setattr(api, "RBAC_SECONDS", api.RBAC_PAUSE)
+    monkeypatch.setattr(patience, "RBAC_SECONDS", patience.RBAC_PAUSE)
     with troubled(200, *["silent", 403] * 20) as (kube, seen):
-        kube.patience = 60.0
+        kube.patience.seconds = 60.0
         kube.request("GET", "/a")
         with pytest.raises(Forbidden):
             kube.request("GET", "/a")

@@ -111,7 +111,7 @@ def test_a_429_that_is_somebodys_answer_is_not_sent_again(tmp_path: Path, answer
 @pytest.mark.usefixtures("no_waiting")
 def test_patience_with_a_busy_server_ends(tmp_path: Path) -> None:
     with turning(tmp_path, [TURNED_AWAY] * 10_000) as (kube, seen):
-        kube.patience = 0.1
+        kube.patience.seconds = 0.1
         with pytest.raises(Unreachable, match="429"):
             kube.request("POST", "/api/v1/namespaces/a/configmaps", body={})
     assert len(seen) > 1

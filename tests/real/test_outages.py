@@ -112,7 +112,7 @@ def test_a_server_that_never_answered_is_given_up_soon(kube: Kube) -> None:
 
 
 def test_patience_is_for_the_outage_and_not_for_each_request(server: Server, kube: Kube) -> None:
-    kube.patience = 0.2
+    kube.patience.seconds = 0.2
     server.start()
     kube.request("GET", "/api/v1/nodes")
     server.stop()
