@@ -1,8 +1,7 @@
-"""One emptying: the loop that owns the state. See `tasks.evict`."""
+"""One emptying: the loop that owns the state, and what the server's answers mean. See `tasks.evict`."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,13 +11,10 @@ from typing import TYPE_CHECKING
 from infra.kube.pods import Answer, Reply
 from infra.kube.view import News
 from infra.model.workload import Pod
-from tasks.rules.budgets import Coverage, room, spends
+from tasks.departures import Departures
 from tasks.rules.lanes import Job, Lane
-from tasks.rules.last import Last
-from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence
+from tasks.rules.outcome import End, Limits, PodEnd, Progress, Sentence
 from tasks.rules.overdue import ACCEPTED_FOR, Step, late_end, next_step
-from tasks.rules.standing import standing, waits_for
-from tasks.rules.wording import plural
 
 if TYPE_CHECKING:
     from tasks.evict import Evictor
@@ -33,7 +29,6 @@ _FINAL = {  # answers that no retry will change: code, remedy
     Answer.INVALID: ("invalid", ""),
 }
 AHEAD = 8  # evictions handed out beyond the workers there are: one that has its answer goes on without waiting for us
-RETURNS = 3  # replacements that land on a node being emptied, before we call it a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +56,26 @@ class Emptying:
         on_progress: Callable[[Progress], None],
         cancelled: Callable[[], bool],
     ) -> None:
-        self.evictor, self.nodes, self.sentence, self.limits = evictor, nodes, sentence, limits
-        self.goes_last, self.on_progress, self.cancelled = last, on_progress, cancelled
+        self.evictor, self.limits, self.on_progress, self.cancelled = evictor, limits, on_progress, cancelled
         self.view, self.clock, self.queues, self.tally = evictor.view, evictor.clock, evictor.queues, evictor.tally
-        self.jobs: dict[str, Job] = {}
-        self.last = Last()
-        self.ends: dict[str, PodEnd] = {}
-        self.departed: set[str] = set()  # a watch that lags may still tell of those that the server says are gone
-        self.returned: Counter[tuple[str, str]] = Counter()
-        self.coverage = Coverage(self.view.budgets.values())
-        self.covered = self.coverage.pods(self.view.pods.values()) if self.view.budgets else {}
-        self.total = self.gone = self.in_flight = 0
+        self.pods = Departures(nodes, sentence, last, self.view, self.clock, self.queues, self.tally)
+        self.in_flight = 0
         self.began = self.clock.now()
         self.looked = self.judged = self.shown = self.relisted = monotonic()
         shortest = min(limits.pod, limits.wave, limits.delete_after or limits.pod).total_seconds()
         self.every = min(LOOK, max(TICK, self.clock.real_seconds(shortest) / 20))
-        self.pace: deque[float] = deque(maxlen=400)
 
     def run(self) -> tuple[PodEnd, ...]:
         """Until nothing is left to wait for."""
         self.queues.clear()
-        pods = [self.view.pods[uid] for name in self.nodes for uid in self.view.on_node.get(name, ())]
-        for pod in sorted(pods, key=lambda p: (p.priority, p.key)):
-            self._admit(pod)
-        for name in self.last.nodes():
-            self._release(self.last.free(name))
+        self.pods.begin()
         wave_end = min(self.began + self.limits.wave, self.limits.until)
         over = ""
-        while self.jobs or self.last or self.in_flight:
+        while self.pods.jobs or self.pods.last or self.in_flight:
             if not over and (over := self._over(wave_end)):
                 self.evictor.recall()
-            if not self.jobs and not self.in_flight:
-                self._keep_last()
+            if not self.pods.jobs and not self.in_flight:
+                self.pods.keep_last()
             if not over:
                 self._dispatch()
             self._take(self.view.pump(min(self.queues.limited_for or TICK, TICK)))
@@ -105,50 +88,14 @@ class Emptying:
                     self.judged = self.looked
                     self._overdue(self.clock.now())
                 self._show()
-        self.on_progress(self.progress())
-        return tuple(self.ends.values())
+        self.on_progress(self.pods.progress())
+        return tuple(self.pods.ends.values())
 
     def _over(self, wave_end: datetime) -> str:
         """Why nothing more is sent, or "": what is under way is then waited for, and the rest is given up."""
         if self.cancelled():
             return "cancelled"
         return "wave-deadline" if self.clock.now() > wave_end else ""
-
-    def _admit(self, pod: Pod) -> None:
-        """A pod on one of the nodes that we have not met."""
-        verdict = self.sentence(pod)
-        if verdict.fate is Fate.STAY:
-            return
-        if verdict.fate is Fate.HELD:
-            self.ends[pod.uid] = PodEnd(
-                pod=pod, end=End.FAILED, code=verdict.code, reason=verdict.reason, remedy=verdict.remedy
-            )
-            self.last.came(pod.node)
-            return
-        job = Job(pod=pod, started=self.clock.now())
-        self.total += 1
-        if not pod.terminating and self.goes_last(pod):
-            self.last.put(job)
-            return
-        self._take_on(job)
-
-    def _take_on(self, job: Job) -> None:
-        self.jobs[job.pod.uid] = job
-        job.started = self.clock.now()
-        self.last.came(job.pod.node)
-        if job.pod.terminating:
-            job.accepted = monotonic()
-            return
-        over = self.coverage.of(job.pod)
-        if len(over) > 1:
-            names = ", ".join(b.key for b in over)
-            self._end(job, End.FAILED, "multiple-pdb", f"{plural(len(over), 'budget')} select it: {names}")
-            return
-        if over and spends(job.pod, room(over[0], self.covered.get(over[0].key, ()))) is not False:
-            job.budget = over[0].key
-            self.queues.put(job, over[0])
-        else:
-            self.queues.put(job)
 
     def _dispatch(self) -> None:
         most = self.evictor.workers + (AHEAD if self.queues.unbudgeted else 0)
@@ -158,17 +105,12 @@ class Emptying:
     def _usable(self, job: Job) -> bool:
         """Does it still want an eviction? One whose pod leaves by itself does not."""
         pod = self.view.pods.get(job.pod.uid)
-        if pod is None or pod.uid not in self.jobs or job.in_flight:
+        if pod is None or pod.uid not in self.pods.jobs or job.in_flight:
             return False
         job.pod = pod
         if pod.terminating:
-            self._leaves(job)
+            self.pods.leaves(job)
         return not pod.terminating
-
-    def _leaves(self, job: Job) -> None:
-        """It ends: from now on its deadline is for that."""
-        if not job.accepted:
-            job.accepted, job.started = monotonic(), self.clock.now()
 
     def _send(self, job: Job, *, past_budget: bool) -> None:
         job.in_flight = True
@@ -183,21 +125,12 @@ class Emptying:
             if present and (budget.healthy or 0) >= (budget.desired or 0) > 0 == budget.allowed:
                 self._free_unready(budget.key)
         for pod in news.gone:
-            self._left(pod.uid)
+            self.pods.left(pod.uid)
         for pod in news.pods:
-            job = self.jobs.get(pod.uid)
-            if job is not None:
-                job.pod = pod
-                if pod.terminating:
-                    self._leaves(job)
-            elif pod.node in self.nodes and self._is_new(pod):
-                self._meet(pod)
+            self.pods.see(pod)
         for item in news.posted:
             if isinstance(item, Done):
                 self._answer(item)
-
-    def _is_new(self, pod: Pod) -> bool:
-        return pod.uid in self.view.pods and pod.uid not in self.ends and pod.uid not in self.departed
 
     def _free_unready(self, key: str) -> None:
         """A closed budget whose healthy pods suffice lets its unready pods go without being charged."""
@@ -206,51 +139,6 @@ class Emptying:
                 self.queues.waiting(key).remove(job)
                 job.budget = ""
                 self.queues.put(job)
-
-    def _meet(self, pod: Pod) -> None:
-        """A pod that came to a node after we began: judged like the others, unless it keeps coming back."""
-        if pod.uid in self.last:
-            return
-        known = self.total
-        self.coverage = Coverage(self.view.budgets.values())
-        self._admit(pod)
-        if self.total == known:
-            return
-        who = (pod.node, pod.owner.uid if pod.owner else pod.key)
-        self.returned[who] += 1
-        job = self.jobs.get(pod.uid)
-        if job is not None and self.returned[who] > RETURNS:
-            count = self.returned[who]
-            self._end(
-                job,
-                End.FAILED,
-                "comes-back",
-                f"its owner put {plural(count, 'pod')} on {pod.node} although it is cordoned",
-            )
-        if job is None:
-            self._release(self.last.free(pod.node))
-
-    def _left(self, uid: str) -> None:
-        ended = self.ends.pop(uid, None)
-        self.departed.add(uid)
-        job = self._drop(uid)
-        if ended is not None:
-            self._release(self.last.went(ended.pod.node))
-        if job is not None:
-            self.gone += 1
-            self.tally.gone += 1
-            self.pace.append(monotonic())
-
-    def _drop(self, uid: str) -> Job | None:
-        job = self.jobs.pop(uid, None)
-        if job is None:
-            return self.last.drop(uid)
-        self._release(self.last.went(job.pod.node))
-        return job
-
-    def _release(self, free: list[Job]) -> None:
-        for job in free:
-            self._take_on(job)
 
     def _answer(self, done: Done) -> None:
         job, now = done.job, monotonic()
@@ -265,22 +153,22 @@ class Emptying:
             charged = reply.answer in (Answer.ACCEPTED, Answer.UNANSWERED)
             self.queues.lane(job.budget).settle(now, charged=charged)
             self.queues.touch(job.budget)
-        if job.pod.uid not in self.jobs:
+        if job.pod.uid not in self.pods.jobs:
             return
         if isinstance(done.reply, Exception):
             self.tally.errors += 1
             said = f"nobody knows whether it was asked to leave: {type(done.reply).__name__}: {done.reply}"
-            self._end(job, End.UNKNOWN, "internal-error", said, "report it: this is a fault of poolshift")
+            self.pods.end(job, End.UNKNOWN, "internal-error", said, "report it: this is a fault of poolshift")
             return
         if reply.answer in _FINAL:
             code, remedy = _FINAL[reply.answer]
-            self._end(job, End.FAILED, code, reply.message, remedy)
+            self.pods.end(job, End.FAILED, code, reply.message, remedy)
             return
         match reply.answer:
             case Answer.ACCEPTED:
                 self._accepted(job, past_budget=done.deleted)
             case Answer.GONE:
-                self._left(job.pod.uid)
+                self.pods.left(job.pod.uid)
             case Answer.REFUSED | Answer.UNCOUNTED:
                 self._refused(job, reply, now)
             case Answer.BUSY:
@@ -303,12 +191,12 @@ class Emptying:
             job.code = "waiting"
         elif job.budget:
             self.queues.lane(job.budget).settle(now, charged=False)
-        if job.pod.uid in self.jobs:
+        if job.pod.uid in self.pods.jobs:
             self._again(job, now, RETRY[0])
 
     def _accepted(self, job: Job, *, past_budget: bool) -> None:
         self.tally.accepted += 1
-        self._leaves(job)
+        self.pods.leaves(job)
         if job.budget and not past_budget:
             self.queues.lane(job.budget).let_go(self.clock.now())
 
@@ -316,8 +204,7 @@ class Emptying:
         self.tally.refused += 1
         job.code = "pdb"
         if not job.budget:  # it seemed free of its budget, or the budget is new
-            self.coverage = Coverage(self.view.budgets.values())
-            over = self.coverage.of(job.pod)
+            over = self.pods.budgets_over(job.pod)
             job.budget = over[0].key if over else ""
         budget = self.view.budgets.get(job.budget)
         if budget is None:
@@ -340,7 +227,7 @@ class Emptying:
         for lane in self.queues.lanes.values():
             if lane.shut:
                 lane.shut_since = lane.shut_since or now
-        for job in list(self.jobs.values()):
+        for job in list(self.pods.jobs.values()):
             lane_behind = self.queues.lane(job.budget) if job.budget and not job.accepted else None
             step = next_step(
                 job,
@@ -350,12 +237,12 @@ class Emptying:
                 now=now,
                 real=real,
                 grace=self.clock.real_seconds(float(job.pod.grace)),
-                forced_is_here=bool(lane_behind and lane_behind.forced and lane_behind.forced.uid in self.jobs),
+                forced_is_here=bool(lane_behind and lane_behind.forced and lane_behind.forced.uid in self.pods.jobs),
             )
             if step is Step.FORCE and lane_behind:
                 self._force(job, lane_behind, now)
             elif step is Step.GIVE_UP:
-                self._end(job, *late_end(job, self.limits, self.view.lost, self._held_by(job)))
+                self.pods.end(job, *late_end(job, self.limits, self.view.lost, self.pods.held_by(job)))
             elif step is Step.DOUBT:
                 self._distrust(job, real)
 
@@ -363,7 +250,7 @@ class Emptying:
         self.evictor.past_budget(job.pod.key, job.budget)  # into the ledger first: what cannot be told is not done
         lane.force(job.pod, self.view.budgets.get(job.budget), now)
         self.tally.forced.append(job.pod.key)
-        self._leaves(job)
+        self.pods.leaves(job)
         job.code = "forced"
         self._send(job, past_budget=True)
 
@@ -377,40 +264,13 @@ class Emptying:
 
     def _abandon(self, code: str) -> None:
         """The wave is over: what is left has failed, or is unknown where nobody can see or we stopped ourselves."""
-        self.jobs.update(self.last.give_up())
+        self.pods.jobs.update(self.pods.last.give_up())
         unknown = code == "cancelled" or self.view.lost is not None
-        for job in list(self.jobs.values()):
-            said = self._held_by(job) or ("cancelled" if code == "cancelled" else "had not left when time was up")
-            self._end(job, End.UNKNOWN if unknown else End.FAILED, code, said)
-
-    def _end(self, job: Job, end: End, code: str, reason: str, remedy: str = "") -> None:
-        """It has not left: its node's drivers stay with it."""
-        self.ends[job.pod.uid] = PodEnd(pod=job.pod, end=end, code=code, reason=reason, remedy=remedy)
-        self.jobs.pop(job.pod.uid, None)
-
-    def _keep_last(self) -> None:
-        """Those for whom they wait do not leave: a driver that went before would leave mounts that nobody can undo."""
-        for job in self.last.give_up().values():
-            self._end(job, End.FAILED, "waits-for-others", f"leaves last, and other pods are left on {job.pod.node}")
+        for job in list(self.pods.jobs.values()):
+            said = self.pods.held_by(job) or ("cancelled" if code == "cancelled" else "had not left when time was up")
+            self.pods.end(job, End.UNKNOWN if unknown else End.FAILED, code, said)
 
     def _show(self) -> None:
         if monotonic() - self.shown >= 1.0:
             self.shown = monotonic()
-            self.on_progress(self.progress())
-
-    def progress(self) -> Progress:
-        """Where it stands now."""
-        span = monotonic() - self.pace[0] if self.pace else 0.0
-        rate = len(self.pace) / span if span > 0.5 else 0.0
-        return standing(
-            self.jobs.values(),
-            self.view.budgets,
-            total=self.total,
-            gone=self.gone,
-            per_second=rate,
-            rate=self.queues.limited_by,
-            refused=self.queues.refused,
-        )
-
-    def _held_by(self, job: Job) -> str:
-        return waits_for(job, self.view.budgets, self.queues.limited_by, self.queues.refused)
+            self.on_progress(self.pods.progress())

@@ -44,7 +44,7 @@ class Stage:
             lambda _: False, lambda _: None, lambda: False,
         )  # fmt: skip
         for pod in found:
-            self.emptying._admit(pod)
+            self.emptying.pods.admit(pod)
 
     def now(self):
         return self.time
@@ -71,7 +71,7 @@ class Stage:
         self.emptying._answer(Done(job, Reply(answer=answer), deleted))
 
     def leaves(self, job):
-        self.emptying._left(job.pod.uid)
+        self.emptying.pods.left(job.pod.uid)
 
     def passes(self, span):
         """Time goes by, minute for minute, as the loop sees it."""
@@ -81,7 +81,7 @@ class Stage:
             self.emptying._overdue(self.time)
 
     def ended(self):
-        return [e.code for e in self.emptying.ends.values()]
+        return [e.code for e in self.emptying.pods.ends.values()]
 
 
 def moves_one(stage):
@@ -99,7 +99,7 @@ def test_pods_that_wait_their_turn_behind_a_budget_that_moves_are_neither_delete
     stage = Stage(BUDGET, delete_after=10 * MINUTE)
     for _ in range(20):
         moves_one(stage)
-    assert (stage.deleted, stage.ended(), stage.emptying.gone) == ([], [], 20)
+    assert (stage.deleted, stage.ended(), stage.emptying.pods.gone) == ([], [], 20)
 
 
 def test_an_open_budget_that_nobody_was_asked_about_refuses_nothing():
