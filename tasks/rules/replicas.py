@@ -34,25 +34,34 @@ def on_source_alone(snapshot: Snapshot, source: Collection[str]) -> Iterator[lis
 
 def first_replicas(snapshot: Snapshot, source: Collection[str]) -> list[Pod]:
     """One of each such set, to be moved before any node is cordoned: the last that does not lead."""
-    found = []
-    for pods in on_source_alone(snapshot, source):
-        free = [p for p in pods if p.ready and not p.terminating and not _LEADS & set(p.labels.values())]
-        if free and len(free) == len([p for p in pods if not _LEADS & set(p.labels.values())]):
-            found.append(free[-1])
-    return found
+    return [first for pods in on_source_alone(snapshot, source) if (first := _first(pods))]
+
+
+def _first(pods: Collection[Pod]) -> Pod | None:
+    """None where one of those that do not lead is not well itself: what moves then is left to the waves."""
+    followers = [p for p in pods if not _LEADS & set(p.labels.values())]
+    return followers[-1] if followers and all(p.ready and not p.terminating for p in followers) else None
 
 
 def replica_findings(snapshot: Snapshot, source: Collection[str]) -> list[Finding]:
-    """Each such set, as the plan tells it."""
-    return [
-        Finding(
-            level=Level.WARN,
-            code="replicas-all-on-source",
-            object=f"{pods[0].owner.kind.lower() if pods[0].owner else 'set'} {pods[0].namespace}/"
-            f"{pods[0].owner.name if pods[0].owner else pods[0].name}",
-            observed=f"all {plural(len(pods), 'replica')} are on the source pool",
-            expected="one on the target before its nodes are cordoned, for operators that fail over",
-            remedy="none needed: the move evicts one of them first, as its budget allows",
+    """Each such set, as the plan tells it: the move sees to it, unless one of them is not well."""
+    found = []
+    for pods in on_source_alone(snapshot, source):
+        kind, name = (pods[0].owner.kind.lower(), pods[0].owner.name) if pods[0].owner else ("set", pods[0].name)
+        all_there = f"all {plural(len(pods), 'replica')} are on the source pool"
+        first = _first(pods)
+        found.append(
+            Finding(
+                level=Level.WARN,
+                code="replicas-all-on-source",
+                object=f"{kind} {pods[0].namespace}/{name}",
+                observed=f"{all_there}: the move evicts {first.name} first, as its budget allows"
+                if first
+                else f"{all_there}, and not all that could go first are Ready",
+                expected="one on the target before its nodes are cordoned, for operators that fail over",
+                remedy=""
+                if first
+                else f"let them become Ready before the move: kubectl get pods -n {pods[0].namespace}",
+            )
         )
-        for pods in on_source_alone(snapshot, source)
-    ]
+    return found
