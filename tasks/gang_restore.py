@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from infra.errors import Conflict, PoolshiftError
+from infra.errors import Conflict, Forbidden, PoolshiftError
 from infra.kube import flavors, owners, switches, wire
 from infra.kube.api import Kube
 from infra.kube.refusals import ApiError
@@ -37,7 +37,7 @@ def joined(one: Raw | None, other: Raw | None) -> Raw | None:
 
 
 def unfinished(kube: Kube, run: str) -> Sequence[tuple[GangKind, Raw]]:
-    """Gangs that this run has marked and not finished."""
+    """Gangs that this run has marked and not finished. Raises Forbidden where we may not see all."""
     return [(row, raw) for row, raw in switches.marked(kube, run) if _noted(raw, run).get("stage") != MOVED]
 
 
@@ -75,11 +75,14 @@ def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
         names.append(_let_go(kube, row, raw, run))
 
     for work, each in ((first, switches.marked(kube, run)), (then, stopped)):
-        for row, raw in each:
-            try:
-                work(row, raw)
-            except PoolshiftError as error:
-                failed[_name(row, raw)] = error
+        try:
+            for row, raw in each:
+                try:
+                    work(row, raw)
+                except PoolshiftError as error:
+                    failed[_name(row, raw)] = error
+        except Forbidden as error:  # of the listing, after all that it could see
+            failed["gangs of a kind that may not be listed"] = error
     if failed:
         raise _not_all(failed)
     return tuple(sorted(names))
@@ -102,13 +105,15 @@ def forget_moved(kube: Kube, run: str) -> tuple[str, ...]:
     """The run has ended: what runs on the target keeps the template that we gave it, and we forget the old one.
 
     Kueue's flavours are open again. Returns for each what its owner should know. Idempotent.
+    Raises Forbidden, before anything is forgotten, where we may not see all that it has marked.
     """
+    marked = list(switches.marked(kube, run))
     words = [
         f"resourceflavor {name} is open again: where its nodes are gone, take it out of its cluster queues, "
         "or Kueue admits to it what then never runs"
         for name in flavors.release(kube, run)
     ]
-    for row, raw in switches.marked(kube, run):
+    for row, raw in marked:
         noted = _noted(raw, run)
         if noted.get("stage") != MOVED:
             continue

@@ -143,16 +143,25 @@ def groups(kube: Kube) -> dict[str, list[str]]:
 
 
 def marked(kube: Kube, run: str) -> Iterator[tuple[GangKind, Raw]]:
-    """Every switch that this run has its mark on. Kinds that the cluster does not serve are not asked for."""
+    """Every switch that this run has its mark on. Kinds that the cluster does not serve are not asked for.
+
+    Raises Forbidden once all others are told, where a kind is served that we may not list: it may bear our mark.
+    """
     known = groups(kube)
+    hidden: Forbidden | None = None
     for each in (*GANG_KINDS, SURGE_KIND):
         row = served(known, each)
         if row is None:
             continue
         try:
             found = list(kube.list(row.path(), {"labelSelector": f"{RUN}={run}"}))
-        except (NotFound, Forbidden):
-            continue  # the group is served without this kind, or not for us: then we have not marked one either
+        except NotFound:
+            continue  # the group is served without this kind
+        except Forbidden as error:
+            hidden = hidden or error
+            continue
         for raw in found:
             if memory(raw, run) is not None:
                 yield row, {**raw, "apiVersion": f"{row.group}/{row.version}", "kind": row.kind}
+    if hidden:
+        raise hidden
