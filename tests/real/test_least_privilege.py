@@ -118,12 +118,8 @@ NEEDED_ELSEWHERE: set[Grant] = {
         if kind.group != "batch"
     ),
     # Kueue's queues and flavours, which it does not have either.
-    *(
-        ("kueue.x-k8s.io", kind, verb)
-        for kind in ("localqueues", "clusterqueues", "resourceflavors")
-        for verb in ("get", "list")
-    ),
-    ("kueue.x-k8s.io", "resourceflavors", "patch"),
+    *(("kueue.x-k8s.io", kind, "list") for kind in ("localqueues", "clusterqueues", "resourceflavors")),
+    *(("kueue.x-k8s.io", "resourceflavors", verb) for verb in ("get", "patch")),
     ("bus.volcano.sh", "commands", "create"),
     ("kubeflow.org", "mpijobs", "create"),
     ("kubeflow.org", "mpijobs", "delete"),
