@@ -23,11 +23,22 @@ def main() -> None:
         import flows.commands  # noqa: F401
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(_once(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: our errors and a Ctrl-C as words, never as a traceback."""
+    """Run one command line in a process that goes on after it. Returns its exit code; signals are handled as before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _once(arguments)
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _once(arguments: list[str]) -> int:
+    """The exit code of one command line: our errors and a Ctrl-C as words, never as a traceback."""
     try:
         from flows.commands import invoke
 
