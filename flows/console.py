@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flows.reaching import complete
 from infra.errors import PoolshiftError
-from tasks.progress import say
+from tasks.progress import complete, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import console
-from flows.reaching import complete
+from tasks.progress import complete
 from tasks.rules.outcome import waits_words
 from tasks.rules.wording import and_more, plural
 
@@ -174,7 +174,7 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
     for left in found.left:
         console.say(f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}")
         if left.remedy:
-            console.say(complete(f"  next: {left.remedy}"))
+            console.say(f"  next: {left.remedy}")
     if found.dry_run:
         free = [name for name, node in found.plan.items() if not node.blocked]
         stuck = [name for name, node in found.plan.items() if node.blocked]
@@ -197,7 +197,7 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         console.say(f"cordoned or not, as before the drain: {', '.join(found.restored)}")
     if len(found.refused) < len(found.plan):  # it was told long ago
         for remedy in [*dict.fromkeys(f.remedy for f in found.blocked if f.remedy)][:5]:
-            console.say(complete(f"  next: {remedy}"))
+            console.say(f"  next: {remedy}")
 
 
 def _ended(found: DrainReport) -> str:

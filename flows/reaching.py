@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-
-from tasks import progress
+from dataclasses import dataclass
 
 _DEFAULT_NAMESPACE = "poolshift"
 _OF_RUN = "approve|pause|resume|cancel|status|report|rollback"
@@ -23,46 +22,40 @@ _POOLSHIFT = re.compile(rf"\bpoolshift ({_OF_RUN}|{_OTHERS})\b(?![^;,\n]*--(kube
 # A spec's place in a command, where the command line has named the file.
 _SPEC = re.compile(r"(\bpoolshift (?:plan|migrate|rollback|revalidate)\b[^;,:\n]*?) SPEC\b")
 
-_spec: list[str] = []
-_options: list[str] = []
-_namespace: list[str] = []
 
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How a command line reaches its cluster, and its spec file; None where it goes by what the shell has anyway."""
 
-def remember(kubeconfig: str | None, context: str | None, namespace: str = _DEFAULT_NAMESPACE) -> None:
-    """How this command line reaches its cluster; nothing where it goes by what the shell has anyway."""
-    _options[:] = [*(["--kubeconfig", kubeconfig] if kubeconfig else []), *(["--context", context] if context else [])]
-    _namespace[:] = ["--namespace", namespace] if namespace != _DEFAULT_NAMESPACE else []
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str = _DEFAULT_NAMESPACE
+    spec: str | None = None
+    """"-", standard input, cannot be given again."""
 
-    progress.reword(complete)
+    def complete(self, text: str) -> str:
+        """The text with the cluster in each command that asks one, and the spec; a command that names its own keeps it.
 
+        What is complete already stays as it is.
+        """
+        if self.spec and self.spec != "-":
+            path = shlex.quote(self.spec)
+            text = _SPEC.sub(lambda match: f"{match[1]} {path}", text)
+        if self.kubeconfig or self.context:
+            text = _KUBECTL.sub(lambda match: f"kubectl {self._of_kubectl(text[match.end() :])}", text)
+        elif self.namespace == _DEFAULT_NAMESPACE:
+            return text
+        return _POOLSHIFT.sub(self._of_poolshift, text)
 
-def remember_spec(path: str) -> None:
-    """The spec file that this command line was given; "-", standard input, cannot be given again."""
-    _spec[:] = [shlex.quote(path)] if path != "-" else []
+    def _of_kubectl(self, rest: str) -> str:
+        given = self._options(None if rest.startswith("--context ") else self.context)
+        return f"{shlex.join(given)} " if given else ""
 
+    def _of_poolshift(self, match: re.Match[str]) -> str:
+        ours = self.namespace != _DEFAULT_NAMESPACE and re.fullmatch(_OF_RUN, match[1])
+        given = [*self._options(self.context), *(["--namespace", self.namespace] if ours else [])]
+        return " ".join([match[0], shlex.join(given)]).rstrip()
 
-def forget() -> None:
-    """Before another command line."""
-    remember(None, None)
-    _spec.clear()
-    progress.reword(None)
-
-
-def complete(text: str) -> str:
-    """The text with the cluster in each command that asks one, and the spec; a command that names its own keeps it."""
-    if _spec:
-        text = _SPEC.sub(lambda match: f"{match[1]} {_spec[0]}", text)
-    if _options:
-        text = _KUBECTL.sub(lambda match: f"kubectl {_of_kubectl(text[match.end() :])}", text)
-    return _POOLSHIFT.sub(_of_poolshift, text) if _options or _namespace else text
-
-
-def _of_kubectl(rest: str) -> str:
-    named = rest.startswith("--context ") and "--context" in _options
-    given = _options[: _options.index("--context")] if named else _options
-    return f"{shlex.join(given)} " if given else ""
-
-
-def _of_poolshift(match: re.Match[str]) -> str:
-    given = [*_options, *(_namespace if re.fullmatch(_OF_RUN, match[1]) else [])]
-    return " ".join([match[0], shlex.join(given)]).rstrip()
+    def _options(self, context: str | None) -> list[str]:
+        named = {"--kubeconfig": self.kubeconfig, "--context": context}
+        return [word for name, value in named.items() if value for word in (name, value)]

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from flows import reaching
 from infra.errors import BadSpec
 from infra.model.spec import MigrationSpec, RevalidationSpec, Strict, describe_errors
 
@@ -19,7 +18,6 @@ _START = "start from infra/examples/"
 
 def load(path: str, model: type[Spec]) -> Spec:
     """YAML or JSON from a file ("-": standard input) as `model`. Raises BadSpec."""
-    reaching.remember_spec(path)
     return parse(_read(path), model, path)
 
 

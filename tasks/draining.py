@@ -71,11 +71,10 @@ def drain(
     request: Request,
     *,
     proven: Callable[[], object] = lambda: None,
-    complete: Callable[[str], str] = lambda text: text,
 ) -> DrainReport:
     """Find the nodes and empty them.
 
-    `proven` is called when there is nothing left to take back; `complete` puts the cluster into commands that are told.
+    `proven` is called when there is nothing left to take back.
 
     Raises:
         BadSpec: no way of naming nodes was given, or a duration or selector that cannot be read.
@@ -106,7 +105,7 @@ def drain(
             kube,
             _names(kube, request),
             options,
-            say=lambda text: say(complete(text)),
+            say=say,
             passing=passing,
             proven=proven,
         )

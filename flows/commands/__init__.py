@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import console, reaching
+from flows import console
 from flows.commands import alone, migrations, runs, servers
 from infra.errors import BadSpec, PoolshiftError
+from tasks import progress
 
 app = typer.Typer(
     add_completion=False,
@@ -52,7 +53,7 @@ def invoke(arguments: list[str]) -> int:
 
         sys.stdout.write(f"poolshift {version('poolshift')}\n")
         return 0
-    reaching.forget()
+    progress.reword(None)  # what another command line was given
     try:
         code = int(app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False) or 0)
     except PoolshiftError as error:

@@ -110,7 +110,7 @@ def drain(
     """
     import signal
 
-    from flows import present, reaching
+    from flows import present
     from tasks import draining
 
     signal.signal(signal.SIGTERM, _interrupted)  # as Ctrl-C: the cordons are taken back
@@ -128,7 +128,7 @@ def drain(
         take_over=take_over,
         evictions_per_second=evictions_per_second,
     )
-    found = draining.drain(cluster_of(kubeconfig, context), request, proven=_hold_on, complete=reaching.complete)
+    found = draining.drain(cluster_of(kubeconfig, context), request, proven=_hold_on)
     present.drain(found, as_json=as_json, selected=pod_selector is not None)
     return int(found.exit_code)
 

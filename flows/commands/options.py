@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
-from flows import reaching
+from flows.reaching import Reach
 from infra.errors import BadSpec
+from tasks import progress
 
 if TYPE_CHECKING:
     from infra.model.spec import Cluster, MigrationSpec, RevalidationSpec
@@ -54,7 +55,7 @@ def load_spec(
         measured = spec.validation.model_copy(update={"budget_gpu_minutes": budget})
         spec = spec.model_copy(update={"validation": measured})
     cluster = spec.cluster.model_copy(update=changes)
-    reaching.remember(cluster.kubeconfig, cluster.context, cluster.namespace)
+    _go_by(cluster, path)
     return spec.model_copy(update={"cluster": cluster}) if changes else spec
 
 
@@ -62,8 +63,15 @@ def cluster_of(kubeconfig: str | None, context: str | None, namespace: str = "po
     """The cluster that the options name."""
     from infra.model.spec import Cluster
 
-    reaching.remember(kubeconfig, context, namespace)
-    return Cluster(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    cluster = Cluster(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    _go_by(cluster)
+    return cluster
+
+
+def _go_by(cluster: Cluster, spec: str | None = None) -> None:
+    """From now on commands that are told to type next go to this cluster, as this command line does."""
+    reach = Reach(kubeconfig=cluster.kubeconfig, context=cluster.context, namespace=cluster.namespace, spec=spec)
+    progress.reword(reach.complete)
 
 
 def standard_input() -> BinaryIO:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows import cli, reaching
+from flows import cli
+from flows.reaching import Reach
 from infra.errors import PoolshiftError, Refused, facts_of
 from infra.kube.records import RunRecord
 from infra.model.record import Step, StepRecord, StepState
@@ -22,7 +23,7 @@ from tasks.rules.folding import first_causes, first_clause, lines
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     yield
-    reaching.forget()
+    progress.reword(None)
 
 
 def block(code: str, what: str, observed: str, remedy: str = "") -> Finding:
@@ -51,8 +52,7 @@ def test_a_run_that_its_plan_refused_is_told_by_what_stands_in_the_way_each_with
     ]
     held = step(Step.PLAN, StepState.HELD, "refused: 2 things stand in the way", findings=[b.to_dict() for b in blocks])
     stopped = Refused("plan r", "2 things stand in the way", expected="none", remedy="x")
-    reaching.remember("k", None)
-    reaching.remember_spec("my spec.yaml")
+    progress.reword(Reach(kubeconfig="k", spec="my spec.yaml").complete)
     text = told(record(held), tmp_path, stopped=stopped)
     title, *rest = text.splitlines()
 
@@ -139,12 +139,12 @@ def test_what_follows_from_an_unknown_machine_type_is_counted_and_not_repeated()
 def test_every_line_that_is_said_has_the_cluster_and_the_spec_in_its_commands(
     said: str, completed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reaching.remember("k", None)
-    reaching.remember_spec("s.yaml")
+    reach = Reach(kubeconfig="k", spec="s.yaml")
+    progress.reword(reach.complete)
     progress.say(said)
     assert capsys.readouterr().err.rstrip().endswith(f"  {completed}")
-    assert reaching.complete(completed) == completed
-    reaching.forget()
+    assert reach.complete(completed) == completed
+    progress.reword(None)
     progress.say(said)
     assert capsys.readouterr().err.rstrip().endswith(f"  {said}")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli, present, reaching
+from flows import cli, present
 from flows.commands import servers
+from flows.reaching import Reach
 from infra.model.verdict import Finding, Level
 from tasks import blockers as blocking
 from tasks.drain_report import DrainReport, NodePlan
@@ -92,10 +93,9 @@ def test_a_dry_run_that_is_refused_does_not_say_that_pods_would_leave(capsys: py
 def test_the_next_command_goes_to_the_cluster_that_this_one_was_given(
     given: tuple[str | None, ...], said: str, completed: str
 ) -> None:
-    reaching.remember(*given)  # type: ignore[arg-type]
-    assert reaching.complete(said) == completed
-    assert reaching.complete(completed) == completed
-    reaching.forget()
+    reach = Reach(**dict(zip(("kubeconfig", "context", "namespace"), given, strict=False)))  # type: ignore[arg-type]
+    assert reach.complete(said) == completed
+    assert reach.complete(completed) == completed
 
 
 def test_a_cluster_that_does_not_answer_is_asked_for_with_the_kubeconfig_that_was_given(
