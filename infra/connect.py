@@ -10,7 +10,7 @@ from infra.errors import BadSpec, Refused
 from infra.kube import api
 from infra.kube.api import Kube
 from infra.kube.kubeconfig import SandboxInfo
-from infra.model.pools import Pools
+from infra.model.contract import Pools
 from infra.model.slices import Slices
 from infra.model.spec import Cluster, EksPool, ExternalPool, GkePool
 

@@ -13,7 +13,8 @@ from infra import connect
 from infra.errors import CloudError, NoCapacity, NotFound, Unmeasured, Unreachable
 from infra.kube import leases
 from infra.kube import nodes as kube_nodes
-from infra.model.pools import IssueClass, Pool, Pools, PoolState
+from infra.model.contract import Pools
+from infra.model.pools import IssueClass, Pool, PoolState
 from infra.model.verdict import Finding, Level
 from tasks import fence, pools
 from tasks.emptiness import verify_empty

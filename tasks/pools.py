@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from infra.clock import Clock, pauses
 from infra.errors import CloudError, Conflict, NoCapacity, PoolshiftError, Unmeasured, Unreachable
 from infra.kube import leases
-from infra.model.pools import IssueClass, Pool, PoolIssue, Pools, PoolState
+from infra.model.contract import Pools
+from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState
 from infra.model.spec import MigrationSpec
 from infra.model.survey import Survey
 from infra.model.verdict import Finding

@@ -18,7 +18,8 @@ from infra.clock import Clock, rfc3339
 from infra.errors import PoolshiftError, Refused
 from infra.kube import api, leases, records
 from infra.kube.api import Kube
-from infra.model.pools import Pool, Pools
+from infra.model.contract import Pools
+from infra.model.pools import Pool
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
 

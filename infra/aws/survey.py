@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.aws import network, read
+from infra.aws.cluster import EksCluster
 from infra.errors import BadSpec, CloudError, Forbidden, NotFound, Unreachable
 from infra.model.spec import EksTarget
 from infra.model.survey import (
@@ -21,15 +22,12 @@ from infra.model.survey import (
     Survey,
 )
 
-if TYPE_CHECKING:
-    from infra.aws.pools import EksPools
-
 # vCPU quotas of Running On-Demand instances by the letter that the type's name begins with.
 _QUOTAS = {"p": "L-417A185B", "g": "L-DB2E81BA", "vt": "L-DB2E81BA"}
 _STANDARD = "L-1216C47A"
 
 
-def survey(pools: EksPools, source: Any, target: Any, run: str) -> Survey:
+def survey(pools: EksCluster, source: Any, target: Any, run: str) -> Survey:
     """Read everything. Raises only for an unknown cluster, missing credentials or an unreachable cloud."""
     cluster = pools.describe_cluster()
     ours = source.kind == "eks"
@@ -68,7 +66,7 @@ def survey(pools: EksPools, source: Any, target: Any, run: str) -> Survey:
 class _Reader(PartReader):
     """The reads for one target."""
 
-    def __init__(self, pools: EksPools, target: EksTarget) -> None:
+    def __init__(self, pools: EksCluster, target: EksTarget) -> None:
         super().__init__()
         self.pools = pools
         self.aws = pools.aws

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.errors import CloudError, Forbidden, NotFound, Unreachable
 from infra.gcp import read
 from infra.gcp.api import COMPUTE, LUSTRE
+from infra.gcp.cluster import GkeCluster
 from infra.model.spec import GkeTarget
 from infra.model.survey import (
     ClusterFacts,
@@ -22,9 +23,6 @@ from infra.model.survey import (
     Survey,
 )
 
-if TYPE_CHECKING:
-    from infra.gcp.pools import GkePools
-
 # Compute Engine's regional quota metrics. Types that are only sold by reservation have none; it is then unread.
 _METRICS = {
     "nvidia-h100-80gb": "NVIDIA_H100_GPUS",
@@ -34,7 +32,7 @@ _METRICS = {
 }
 
 
-def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
+def survey(pools: GkeCluster, source: Any, target: Any, run: str) -> Survey:
     """Read everything. Raises only for an unknown cluster, missing credentials or an unreachable cloud."""
     cluster = pools.describe_cluster()
     ours = source.kind == "gke"
@@ -67,7 +65,7 @@ def survey(pools: GkePools, source: Any, target: Any, run: str) -> Survey:
 class _Reader(PartReader):
     """The reads for one target."""
 
-    def __init__(self, pools: GkePools, target: GkeTarget) -> None:
+    def __init__(self, pools: GkeCluster, target: GkeTarget) -> None:
         super().__init__()
         self.pools = pools
         self.gcp = pools.gcp

@@ -12,7 +12,8 @@ from typing import Any
 
 from infra.errors import BadSpec, NotFound, Refused
 from infra.kube.api import Kube
-from infra.model.pools import Pool, PoolState, ProvePool, Request, unproven
+from infra.model.contract import ProvePool, unproven
+from infra.model.pools import Pool, PoolState, Request
 from infra.model.survey import Survey
 
 MACHINE_LABEL = "node.kubernetes.io/instance-type"
@@ -22,7 +23,7 @@ GPU = "nvidia.com/gpu"
 
 
 class ExternalPools:
-    """Nodes by label selector. Fulfils `infra.model.pools.Pools`; what it cannot do raises `Refused`."""
+    """Nodes by label selector. Fulfils `infra.model.contract.Pools`; what it cannot do raises `Refused`."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from infra.errors import CloudError, Conflict, Forbidden, NoCapacity, NotFound, Unreachable
 from infra.model.cluster import EMPTY
-
-if TYPE_CHECKING:
-    from infra.model.pools import Pool
+from infra.model.pools import Pool
 
 T = TypeVar("T")
 
