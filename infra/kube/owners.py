@@ -136,7 +136,6 @@ def volumes(claims: list[Wire], persistent: list[Wire]) -> tuple[Volume, ...]:
                 driver=str((volume.get("csi") or {}).get("driver") or ""),
                 affinity=terms,
                 local="local" in volume or "hostPath" in volume or _one_node(terms),
-                access_modes=tuple(spec.get("accessModes") or ()),
             )
         )
     return tuple(found)

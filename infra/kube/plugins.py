@@ -145,7 +145,6 @@ def _container(declared: Wire, status: Wire, init: bool) -> Container:
         message=" ".join(m for m in (waiting.get("message"), ended.get("message"), previous.get("message")) if m),
         terminated=ended.get("reason", ""),
         exit_code=(ended or previous).get("exitCode"),
-        terminated_at=wire.moment((ended or previous).get("finishedAt")),
     )
 
 

@@ -213,7 +213,6 @@ def pod(raw: Wire, shared: Shared | None = None) -> Pod:
         restarts=sum(int(c.get("restartCount") or 0) for c in statuses),
         containers_ended=bool(statuses) and all("terminated" in (c.get("state") or {}) for c in statuses),
         unschedulable=unschedulable,
-        restart_policy=spec.get("restartPolicy") or "Always",
     )
 
 

@@ -23,7 +23,6 @@ class Container:
     message: str = ""
     terminated: str = ""
     exit_code: int | None = None
-    terminated_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

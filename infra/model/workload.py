@@ -128,7 +128,6 @@ class Pod:
     restarts: int = 0
     containers_ended: bool = False
     unschedulable: str = ""
-    restart_policy: str = "Always"
 
     @property
     def key(self) -> str:
@@ -254,7 +253,6 @@ class Volume:
     driver: str = ""
     affinity: tuple[tuple[Requirement, ...], ...] = ()
     local: bool = False
-    access_modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

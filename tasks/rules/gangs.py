@@ -37,7 +37,6 @@ class Gang:
     switch_kind: GangKind
     pods: tuple[Pod, ...]
     rule: WorkloadRule
-    uses_gpus: bool
     source: frozenset[str] = frozenset()
     queue: Queue | None = None
     here: tuple[Flavor, ...] = ()
@@ -110,7 +109,6 @@ def _gang(root: Workload, pods: Sequence[Pod], snapshot: Snapshot, drain: Drain,
         switch_kind=switch_kind,
         pods=tuple(pods),
         rule=rule,
-        uses_gpus=gpus,
         source=left,
         queue=queue,
         here=leads_to(queue, [n for name in left if (n := snapshot.node_by_name.get(name))]) if queue else (),

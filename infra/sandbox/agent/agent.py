@@ -31,7 +31,6 @@ Object = dict[str, Any]
 T = TypeVar("T")
 READY_SECONDS = 5.0  # from registration to Ready
 HEARTBEAT_SECONDS = 10.0  # the kubelet's
-LEAST_HEARTBEAT_SECONDS = 1.0  # wall-clock: on a fast clock Leases would drown the server
 HEARTBEATS_A_SECOND = 200.0  # wall-clock, all nodes together
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"

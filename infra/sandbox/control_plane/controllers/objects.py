@@ -17,11 +17,6 @@ _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """No vowels and no look-alikes: what hashes and generated names are drawn from."""
 
 
-def copy_json(value: Any) -> Any:
-    """A deep copy of anything JSON."""
-    return orjson.loads(orjson.dumps(value))
-
-
 def key_of(obj: Object) -> tuple[str, str]:
     """Namespace ("" when it has none) and name."""
     meta = obj["metadata"]
