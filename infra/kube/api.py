@@ -22,7 +22,7 @@ from infra.clock import Clock, SystemClock
 from infra.errors import BadSpec, Conflict, NotFound, Refused, Unreachable
 from infra.kube.kubeconfig import SandboxInfo, reach
 from infra.kube.patience import Patience
-from infra.kube.refusals import translate
+from infra.kube.refusals import not_kubernetes, translate
 
 if TYPE_CHECKING:
     from kubernetes import client as k8s
@@ -132,7 +132,7 @@ class Kube:
         Raises:
             NotFound, Forbidden, Conflict: 404, 403, 409.
             Refused: a write that may not be made any more (`barred`); it was not sent.
-            Unreachable: no answer, 408, 429, 5xx. `.status` tells which.
+            Unreachable: no answer, 408, 429, 5xx, or none of a Kubernetes API. `.status` tells which.
             ApiError: any other refusal (400, 405, 410, 415, 422, …).
 
         """
@@ -142,7 +142,7 @@ class Kube:
             if method != "GET":
                 self.check(f"{method} {path}")
             response = self.open(method, path, body=payload, params=params, content_type=content_type, timeout=timeout)
-            return _object(_data(response, method, path), method, path)
+            return _object(response, method, path, paged="limit" in (params or {}))
 
         return self.patience.insist(ask, again=method == "GET" if retry is None else retry)
 
@@ -256,16 +256,24 @@ def _data(response: BaseHTTPResponse, method: str, path: str) -> bytes:
     return response.data
 
 
-def _object(data: bytes, method: str, path: str) -> dict[str, Any]:
-    if not data:
-        return {}
+def _object(response: BaseHTTPResponse, method: str, path: str, *, paged: bool) -> dict[str, Any]:
+    """The object that the API server answers with. Raises Unreachable for what only looks like an answer of its.
+
+    While it is away, what stands before it may say 200 to anything, with no body or one of its own: read as a list
+    without items, that would prove a full node empty.
+    """
+    data = _data(response, method, path)
     try:
         raw = orjson.loads(data)
-    except orjson.JSONDecodeError as cause:
-        raise Unreachable(f"{method} {path}", f"the answer is no JSON: {data[:80]!r}") from cause
-    if not isinstance(raw, dict):
-        raise Unreachable(f"{method} {path}", f"the answer is a {type(raw).__name__}, not an object")
-    return raw
+    except orjson.JSONDecodeError:
+        raw = None
+    known = isinstance(raw, dict) and bool(raw.get("kind"))
+    if not known or (raw["kind"] == "Status" and method in ("GET", "PATCH", "PUT")):
+        raise not_kubernetes(f"{method} {path}", f"{response.status} {data[:80]!r}")
+    if paged and not isinstance(raw.get("items", False), list | None):
+        raise not_kubernetes(f"{method} {path}", f"{response.status}, a {raw['kind']} without items")
+    found: dict[str, Any] = raw
+    return found
 
 
 def _param(value: object) -> str:

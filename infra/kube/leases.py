@@ -190,15 +190,10 @@ def acquire(kube: Kube, name: str, run: str, clock: Clock) -> Held:
 def _ask(kube: Kube, method: str, path: str, **how: Any) -> dict[str, Any]:
     """The Lease that the API server answers with.
 
-    What stands before it may answer in its place while it is away, with a 404 in plain text or a 200 without a body.
-    That says nothing of the lease: Unreachable. A NotFound that is raised is the server's own word.
+    What stands before it may answer in its place while it is away: Unreachable. A NotFound that is raised is the
+    server's own word.
     """
-    try:
-        answer = kube.request(method, path, **how)
-    except NotFound as error:
-        if error.status is not None and error.status.reason == "NotFound":
-            raise
-        raise Unreachable(error.object, f"not answered by a Kubernetes API: {error.observed}") from error
+    answer = kube.request(method, path, **how)
     if answer.get("kind") != "Lease":
         raise Unreachable(f"{method} {path}", f"the answer is no Lease: kind {answer.get('kind')!r}")
     return answer

@@ -79,8 +79,10 @@ def _send(lines: Lines, method: str, path: str, body: Mapping[str, Any]) -> Repl
         code, retry_after, data = lines.send(method, path, orjson.dumps(body), TIMEOUT)
     except Unreachable as error:
         return Reply(answer=Answer.UNANSWERED, message=error.observed)
-    if code < 300:
+    if code < 300 and b'"kind"' in data:
         return Reply(answer=Answer.ACCEPTED)
+    if code < 400:  # a login page, say
+        return Reply(answer=Answer.UNANSWERED, message=f"not answered by a Kubernetes API: {code} {data[:80]!r}")
     reply = read_reply(read_status(code, data, retry_after))
     # A server that has just started does not know anybody's roles yet.
     return replace(reply, answer=Answer.ERROR) if reply.answer is Answer.FORBIDDEN and lines.is_just_back else reply
@@ -96,8 +98,8 @@ def read_reply(status: Status) -> Reply:
 def _which(status: Status, causes: Mapping[str, str]) -> Answer:
     admission = any(word in status.message for word in _ADMISSION)
     match status.code:
-        case 404:
-            return Answer.GONE
+        case 404:  # in other words it is not the API server's, and says nothing of the pod
+            return Answer.GONE if status.reason == "NotFound" else Answer.ERROR
         case 409:
             # A precondition names what differs; a conflict of writers names the pod, whatever it is called.
             return Answer.GONE if any(words in status.message for words in _OTHER_UID) else Answer.ERROR

@@ -18,6 +18,8 @@ def translate(method: str, path: str, code: int, body: bytes, retry_after: str |
     status = read_status(code, body, retry_after)
     what = f"{method} {path}"
     said = f"{code} {status.reason}: {status.message}".strip()
+    if code == 404 and not _is_absence(status, path):
+        return not_kubernetes(what, f"404 {status.message[:80]!r}")
     error: PoolshiftError
     if code == 404:
         error = NotFound(what, said)
@@ -32,6 +34,35 @@ def translate(method: str, path: str, code: int, body: bytes, retry_after: str |
     else:
         error = ApiError(what, said)
     error.status = status
+    return error
+
+
+# Served by every cluster: a path that is not, can only be unknown to somebody who stands before the API server.
+_ALWAYS_SERVED = ("/api/v1/", "/apis/apps/", "/apis/batch/", "/apis/policy/", "/apis/coordination.k8s.io/")
+
+
+def _is_absence(status: Status, path: str) -> bool:
+    """Is a 404 the API server's word that there is no such object, or no such kind, and not a load balancer's?
+
+    For a kind that is not served it is Go's plain "404 page not found". A pod's own program says what it likes.
+    """
+    if status.reason == "NotFound" or "/proxy/" in path:
+        return True
+    return status.message == "404 page not found" and path != "/apis" and not path.startswith(_ALWAYS_SERVED)
+
+
+def not_kubernetes(what: str, said: str) -> Unreachable:
+    """Somebody who stands before the API server has answered in its place, which says nothing of what was asked.
+
+    Passing, as a 502 that such a one sends when it is honest.
+    """
+    error = Unreachable(
+        what,
+        f"not answered by a Kubernetes API: {said}",
+        expected="a JSON object of the Kubernetes API",
+        remedy="see what stands before it (a load balancer, a proxy, a login page): kubectl get --raw /readyz",
+    )
+    error.status = Status(code=502, message=said)
     return error
 
 

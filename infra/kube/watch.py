@@ -217,7 +217,7 @@ class Watch(Generic[T]):
                 return version, True  # asked while we connected, when there was nothing to cut
             if response.status == 410:
                 raise _Expired
-            if response.status >= 400:
+            if response.status != 200:
                 refusal = translate("GET", self.path, response.status, response.read(), None)
                 if not isinstance(refusal, Unreachable):
                     raise refusal
@@ -237,18 +237,18 @@ class Watch(Generic[T]):
         for line in _lines(response):
             if self._stopping.is_set() or self._relist.is_set():
                 break
-            self._heard = True
             if self._skips is not None and self._skips(line):
-                self._skipped = line
+                self._skipped, self._heard = line, True
                 continue
             if self._went is not None and (uid := self._went(line)):
-                self._skipped = line
+                self._skipped, self._heard = line, True
                 self._queue.put(Went(self, uid))
                 continue
             try:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:
                 break  # a line torn by a dying connection: resume from the last whole one
+            self._heard = True
             kind, raw = event.get("type"), event.get("object") or {}
             if kind == "ERROR":
                 self._raise(raw)

@@ -37,9 +37,10 @@ def server(request):
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             came.append(self.headers["Authorization"])
             self.send_response(200 if came[-1] in taken else 401)
-            self.send_header("Content-Length", "2")
+            body = b'{"kind":"Any"}'
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def do_POST(self):
             self.do_GET()
@@ -201,7 +202,7 @@ def test_certificates_that_are_renewed_in_their_files_are_read_anew(kube_at, ser
     for _ in range(2):
         assert evict(lines, POD).answer is Answer.ACCEPTED
         stream = lines.stream("/x", {}, connect=5, silence=5)
-        assert (stream.status, stream.read()) == (200, b"{}")
+        assert (stream.status, stream.read()) == (200, b'{"kind":"Any"}')
         stream.close()
         lines.close()
         SERVING.load_cert_chain(certificate(tmp_path / "pem", "127.0.0.1"))

@@ -17,7 +17,7 @@ from infra.kube.pods import Answer, evict
 from infra.kube.refusals import ApiError
 from infra.model.workload import Pod
 
-WHOLE = b'{"kind":"Whole"}'
+WHOLE, REFUSED = b'{"kind":"Whole"}', b'{"kind":"Status","reason":"NotFound"}'
 
 
 class Troubled(http.server.BaseHTTPRequestHandler):
@@ -35,9 +35,10 @@ class Troubled(http.server.BaseHTTPRequestHandler):
         self.send_response(200 if answer == "cut" else answer)
         if answer == 429:
             self.send_header("Retry-After", "0")
-        self.send_header("Content-Length", str(len(WHOLE)))
+        body = REFUSED if answer == 404 else WHOLE
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(WHOLE[:5] if answer == "cut" else WHOLE)
+        self.wfile.write(body[:5] if answer == "cut" else body)
         self.close_connection = answer == "cut"
 
     def do_DELETE(self):

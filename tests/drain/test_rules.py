@@ -360,7 +360,8 @@ class TestRate:
 @pytest.mark.parametrize(
     ("status", "answer"),
     [
-        (Status(code=404), Answer.GONE),
+        (Status(code=404, reason="NotFound"), Answer.GONE),
+        (Status(code=404, message="default backend - 404"), Answer.ERROR),
         (Status(code=409, message="Precondition failed: UID in precondition: a, UID in object meta: b"), Answer.GONE),
         (
             Status(code=409, message="the UID in the precondition (a) does not match the UID in record (b)"),

@@ -54,7 +54,8 @@ class Script:
                 if "watch" not in query:
                     names, version = script.take(script.lists)
                     items = [{"metadata": {"name": n, "resourceVersion": version}} for n in names]
-                    self.wfile.write(json.dumps({"metadata": {"resourceVersion": version}, "items": items}).encode())
+                    listed = {"kind": "PodList", "metadata": {"resourceVersion": version}, "items": items}
+                    self.wfile.write(json.dumps(listed).encode())
                     return
                 events, then = script.take(script.watches)
                 for event in events:

@@ -39,7 +39,7 @@ class Turning(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.seen.append(self.command)
         turned_away = bool(self.left)
-        body = self.left.pop().encode() if turned_away else b"{}"
+        body = self.left.pop().encode() if turned_away else b'{"kind":"Any"}'
         self.send_response(429 if turned_away else 201)
         if turned_away and self.with_time:
             self.send_header("Retry-After", "0")

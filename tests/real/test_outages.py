@@ -25,9 +25,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.seen.append(self.command)
         self.send_response(self.refusals.pop() if self.refusals else 200)
-        self.send_header("Content-Length", "2")
+        body = b'{"kind":"Any"}'
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(body)
 
     do_POST = do_GET  # noqa: N815 - the name that http.server looks for
 
