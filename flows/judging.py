@@ -10,7 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from infra.errors import BadFile, BadSpec
+from flows.commands.options import standard_input
+from infra.errors import BadFile
 
 _EVERY = 0.5  # seconds between two looks at how far it is
 _QUIET = 64 << 20  # bytes; smaller inputs are read before anybody asks
@@ -42,11 +43,10 @@ def _opened(file: str) -> BinaryIO:
             return Path(file).open("rb", buffering=0)
         except OSError as cause:
             raise _unreadable(file, cause) from cause
-    if sys.stdin is None:
-        raise BadSpec("standard input", "is closed", expected="the output to read", remedy="name a file instead")
-    if sys.stdin.isatty():
+    given = standard_input()
+    if given.isatty():
         sys.stderr.write("reading standard input; end it with Ctrl-D\n")
-    return os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    return os.fdopen(os.dup(given.fileno()), "rb", buffering=0)
 
 
 def _unreadable(file: str, cause: OSError) -> BadFile:
