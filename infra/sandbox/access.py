@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import urllib3
 
 MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class Answer(Exception):

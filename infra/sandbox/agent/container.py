@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Object = dict[str, Any]
 INDEX = "batch.kubernetes.io/job-completion-index"
 KNOB = "sandbox.poolshift.dev/"
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from infra.sandbox.agent.agent import Agent
     from infra.sandbox.agent.pods import PodWorker
 
-Object = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
 KEPT_STEPS = 2000  # of a training log that has been growing for months
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import Any
 
 import aiohttp
@@ -11,39 +10,28 @@ from aiohttp import web
 
 from infra.sandbox.control_plane import errors
 from infra.sandbox.control_plane.call import Call
-from infra.sandbox.control_plane.logs import container_of, kubelet_of
-from infra.sandbox.control_plane.resources import by_plural
-from infra.sandbox.control_plane.store import POD, Store
+from infra.sandbox.control_plane.kubelets import NODE, Connections, container_of, kubelet_of
+from infra.sandbox.control_plane.store import POD
 
-Object = dict[str, Any]
-
-NODE = by_plural("", "v1", "nodes")
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 # PodExecOptions as the API names them -> as the kubelet does.
 _RENAMED = {"stdin": "input", "stdout": "output", "stderr": "error"}
 _CARRIED = ("Content-Type", "Accept", "User-Agent")
 
 
-class Streams:
-    """Connections to kubelets (their certificates are not checked, as on the real server) and to pods."""
+class Streams(Connections):
+    """Connections to kubelets and to pods, each for one request."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        """Close them."""
-        if self._session is not None:
-            await self._session.close()
+    keep = False
 
     async def exec(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         """GET pods/NAME/exec as a WebSocket, relayed to the kubelet. 400 without an upgrade."""
-        pod = self._store.require(POD, call.namespace, call.name)
+        pod = self.store.require(POD, call.namespace, call.name)
         container = container_of(pod, call.query.get("container", ""))
         node_name = pod["spec"].get("nodeName")
         if not node_name:
             raise errors.bad_request(f"pod {call.name} does not have a host assigned")
-        node = self._store.get(NODE, None, node_name)
+        node = self.store.get(NODE, None, node_name)
         if node is None:
             raise errors.not_found("", "nodes", node_name)
         if request.headers.get("Upgrade", "").lower() != "websocket":
@@ -51,7 +39,7 @@ class Streams:
         url = f"{kubelet_of(node)}/exec/{call.namespace}/{call.name}/{container}"
         params = [(_RENAMED.get(k, k), "1" if k in _RENAMED else v) for k, v in _options(request)]
         try:
-            behind = await self._client().ws_connect(url, params=params, protocols=PROTOCOLS, max_msg_size=0)
+            behind = await self.client().ws_connect(url, params=params, protocols=PROTOCOLS, max_msg_size=0)
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             raise errors.internal(f"error dialing backend: {problem}") from None
         front = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
@@ -71,7 +59,7 @@ class Streams:
         The real server refuses pods on loopback addresses; here they are all there is.
         """
         scheme, name, port = _address(call.name)
-        pod = self._store.require(POD, call.namespace, name)
+        pod = self.store.require(POD, call.namespace, name)
         address = (pod.get("status") or {}).get("podIP")
         if not address:
             raise errors.not_found("", "pods", name)
@@ -81,7 +69,7 @@ class Streams:
         url = f"{scheme}://{address}:{port}/{call.sub.partition('/')[2]}"
         headers = {k: v for k in _CARRIED if (v := request.headers.get(k))}
         try:
-            sent = self._client().request(
+            sent = self.client().request(
                 call.method, url, params=_options(request), data=call.body or None, headers=headers
             )
             async with sent as answer:
@@ -90,17 +78,6 @@ class Streams:
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             text = f"error trying to reach service: {problem}"
             raise errors.ApiError(503, "ServiceUnavailable", text) from None
-
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            context = ssl.create_default_context()
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-            timeout = aiohttp.ClientTimeout(total=None, connect=10)
-            self._session = aiohttp.ClientSession(
-                timeout=timeout, connector=aiohttp.TCPConnector(ssl=context, limit=0, force_close=True)
-            )
-        return self._session
 
 
 def _options(request: web.BaseRequest) -> list[tuple[str, str]]:

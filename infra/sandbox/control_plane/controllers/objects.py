@@ -78,12 +78,6 @@ def without_condition(conditions: Iterable[Object] | None, kind: str) -> list[Ob
     return [item for item in conditions or () if item.get("type") != kind]
 
 
-def is_ready(pod: Object) -> bool:
-    """The Ready condition is True."""
-    found = condition(pod, "Ready")
-    return found is not None and found.get("status") == "True"
-
-
 def is_finished(pod: Object) -> bool:
     """Succeeded or Failed."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
