@@ -21,7 +21,7 @@ from infra.model.gangs import GangKind, Means
 from infra.model.spec import Drain, MoveMode, WorkloadRule
 from infra.model.workload import Pod
 from tasks.checkpoints import Question
-from tasks.gang_ends import Failed, GangEnd
+from tasks.gang_ends import Failed, GangEnd, end_since
 from tasks.gang_restore import MOVED, forget_moved, joined, restore, start_of, unfinished
 from tasks.gang_templates import HOME, carry_over, home_of, is_template_refused
 from tasks.rules.gang_notes import members, root_of, rule_of
@@ -113,7 +113,7 @@ class Mover:
             code=code,
             reason=reason,
             ranks=int(noted.get("ranks", 0)),
-            **{k: str(noted.get(k, "")) for k in ("asked", "checkpoint", "was", "stopped", "running")},
+            **{k: str(noted.get(k, "")) for k in ("asked", "checkpoint", "was", "stopped", "running", "ended")},
         )
 
     def _stages(
@@ -151,13 +151,20 @@ class Mover:
         if row.means is Means.COMMAND:
             switches.command(self.kube, raw, "ResumeJob", self.run)
         yield from self.wait_for(
-            lambda: self._runs(noted), self.limit, workload, "gang-not-running", lambda: self._why_not(noted), down=True
+            lambda: self._is_up(noted),
+            self.limit,
+            workload,
+            "gang-not-running",
+            lambda: self._why_not(noted),
+            down=True,
         )
-        noted.update(running=self._now())
         if noted.get(HOME):
             self._write(row, raw, noted, lambda _: ({"stage": MOVED}, None))
         else:
             switches.forget(self.kube, row, raw)
+        if noted.get("ended"):
+            self.say(f"{workload}: came to its end ({noted['ended']}) after it was started again")
+            return
         where = "on the target" if all(p.node in self.onto for p in self._members(noted)) else "off the source"
         self.say(f"{workload}: all {plural(noted['ranks'], 'rank')} run {where}")
 
@@ -276,9 +283,18 @@ class Mover:
     def _members(self, noted: Mapping[str, Any]) -> list[Pod]:
         return members(self.view.pods.values(), noted)
 
-    def _runs(self, noted: Mapping[str, Any]) -> bool:
-        up = [p for p in self._members(noted) if p.phase == "Running" and not p.terminating and p.node not in self.off]
-        return len(up) >= int(noted["ranks"])
+    def _is_up(self, noted: dict[str, Any]) -> bool:
+        """All ranks run off the source; or all that it still needs, or it has ended meanwhile: both are noted."""
+        members = self._members(noted)
+        up = [p for p in members if p.phase == "Running" and not p.terminating and p.node not in self.off]
+        if len(up) < int(noted["ranks"]):
+            ended = end_since(self.kube, noted, len(up)) if len(up) == len(members) else None
+            if ended is None:
+                return False
+            noted.update({"ended": ended} if ended else {"ranks": len(up)})
+        if not noted.get("ended"):
+            noted.update(running=self._now())
+        return True
 
     def _why_not(self, noted: Mapping[str, Any]) -> str:
         members = self._members(noted)

@@ -72,8 +72,6 @@ def move(
     drain = spec if isinstance(spec, Drain) else spec.drain
     source, target = tuple(dict.fromkeys(source_nodes)), tuple(dict.fromkeys(target_nodes))
     began, kube = clock.now(), kube.guarded(steer.barred)
-    fence(kube, source, run)
-    guard(kube, target, run)
     restored: tuple[str, ...] = ()
     rate = drain.evictions_per_second
     with View(kube) as view, Evictor(kube, view, rate=rate, clock=clock, past_budget=steer.past_budget) as evictor:
@@ -93,7 +91,12 @@ def move(
             until=began + drain.deadline,
         )
         try:
-            _all_waves(work)
+            now = work.look()
+            done = _emptied_before(work, now)
+            work.ends.update(dict.fromkeys(done, End.DRAINED))  # whatever goes wrong, these stay as they are
+            fence(kube, source, run)
+            guard(kube, target, run)
+            _all_waves(work, now, done)
         except BaseException as error:
             if not (isinstance(error, Refused) and steer.barred()):
                 _restore(work)
@@ -106,7 +109,7 @@ def move(
     end = worst_end(work.ends.values())
     if not source:
         end, work.reason = End.UNKNOWN, "no source node was named, so nothing can be said to be empty"
-    elif end is End.DRAINED and (work.reason or set(work.ends) != set(source)):
+    elif end is End.DRAINED and work.reason:
         end = End.FAILED
     return MoveReport(
         end=end,
@@ -120,16 +123,13 @@ def move(
     )
 
 
-def _all_waves(work: MoveState) -> None:
-    """Waves until all is done, or one goes wrong. Sets `reason` when it stopped early."""
+def _all_waves(work: MoveState, now: Snapshot, done: set[str]) -> None:
+    """Waves until all is done, or one goes wrong. Sets `reason` unless every node is empty."""
     work.room.open_left()
-    now = work.look()
     close_flavors(work, now)
     finish_gangs(work)
     if work.reason:
         return
-    done = _emptied_before(work, now)
-    work.ends.update(dict.fromkeys(done, End.DRAINED))
     left = [n for n in work.source if n not in done and n in now.node_by_name]
     plan = plan_move(now, work.drain, left, work.shape(now), work.target, done=len(done), run=work.run)
     if done:
@@ -151,15 +151,18 @@ def _all_waves(work: MoveState) -> None:
         if work.steer.ended():
             work.reason = work.steer.ended()
         elif failed > work.drain.waves.failure_budget:
-            stay = f": {and_more(report.stuck, 2)}" if report.stuck else ""
+            who = f": {and_more(report.stuck, 2)}" if report.stuck else ""
             allowed = work.drain.waves.failure_budget
-            work.reason = f"{plural(failed, 'node')} not emptied, waves.failure_budget is {allowed}{stay}"
+            work.reason = f"{plural(failed, 'node')} not emptied, waves.failure_budget is {allowed}{who}"
         elif report.harm:
             work.reason = f"wave {wave.number} did harm: {report.harm[0].wording()}"
         elif work.clock.now() > work.until:
             work.reason = f"the drain's deadline of {work.drain.deadline} has passed"
         if work.reason:
             return
+    if stay := [n for n in work.source if work.ends.get(n) is not End.DRAINED]:
+        stuck = [words for report in work.reports for words in report.stuck] or stay
+        work.reason = f"{plural(len(stay), 'node')} of {len(work.source)} not emptied: {and_more(stuck, 2)}"
 
 
 def _emptied_before(work: MoveState, now: Snapshot) -> set[str]:

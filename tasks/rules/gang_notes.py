@@ -40,3 +40,12 @@ def rule_of(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
         return found
     mode = MoveMode.CHECKPOINT if noted.get("asked") else MoveMode.RESTART
     return WorkloadRule(namespace=namespace, name=name, kind=kind, mode=mode)
+
+
+def still_wanted(raw: Mapping[str, Any], noted: Mapping[str, Any]) -> int:
+    """How many pods the workload starts by now: a Job none for ranks that have completed since it was looked at."""
+    ranks, spec, status = int(noted["ranks"]), raw.get("spec") or {}, raw.get("status") or {}
+    completions = spec.get("completions")
+    if noted["root"][:2] != ["batch", "Job"] or not isinstance(completions, int):
+        return ranks
+    return min(ranks, completions - int(status.get("succeeded") or 0))

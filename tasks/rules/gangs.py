@@ -310,6 +310,8 @@ def member_as_moved(gang: Gang, pod: Pod, target: TargetShape | None) -> Pod:
 
 def ended_words(ended: Mapping[str, Any]) -> str:
     """How a gang's move ended, in a phrase; from a report's JSON."""
+    if ended.get("ended"):
+        return f"moved, and came to its end ({ended['ended']})"
     if ended.get("running"):
         saved = f", checkpoint of {ended['checkpoint']} seen" if ended.get("checkpoint") else ""
         return f"moved, {plural(int(ended.get('ranks') or 0), 'rank')}{saved}"
