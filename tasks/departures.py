@@ -182,6 +182,7 @@ class Departures:
             per_second=rate,
             rate=self._queues.limited_by,
             refused=self._queues.refused,
+            unseen=self._view.lost.observed if self._view.lost else "",
         )
 
     def held_by(self, job: Job) -> str:

@@ -110,6 +110,7 @@ def unfence(kube: Kube, run: str, nodes: Iterable[str] | None = None, *, keep_co
     """Put back exactly what this run changed on its nodes (all that carry its mark, or those named).
 
     Idempotent; nodes that are gone are fine; what others changed since is left to them. Returns the names restored.
+    Raises Refused where what a node was like before cannot be read, Conflict as `fence`; all others are put back then.
     """
     marked = kube_nodes.list_raw(kube, label=f"{RUN}={run}")
     wanted = None if nodes is None else set(nodes)
@@ -123,6 +124,8 @@ def unfence(kube: Kube, run: str, nodes: Iterable[str] | None = None, *, keep_co
         try:
             return restore_patch(raw, run, keep_cordon=keep_cordon)
         except Refused:
+            if (raw["metadata"].get("labels") or {}).get(RUN) == run:
+                raise  # ours, with a memory that cannot be read: said, once the others are put back
             return None  # another run has taken the node since: its memory is not ours to touch
 
     restored = kube_nodes.change_all(kube, ours, edit)

@@ -28,6 +28,7 @@ from tasks.fence import adopt, cordon, unfence
 from tasks.orphans import with_new_daemonsets
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
+from tasks.rules.fencing import DRAIN
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_ends, worst_end
 from tasks.rules.sentences import sentence_of
 from tasks.rules.wording import and_more, plural
@@ -83,7 +84,7 @@ def _place(holder: Holder) -> str:
 
 def name_of_drain(holder: Holder) -> str:
     """A run's name that tells whether the process that owns it still runs; a label value, at most 63 characters."""
-    return f"drain-{_place(holder)}-{holder.pid}-{uuid.uuid4().hex[:6]}"
+    return f"{DRAIN}{_place(holder)}-{holder.pid}-{uuid.uuid4().hex[:6]}"
 
 
 def was_killed(run: str, here: Holder) -> bool:
@@ -221,7 +222,7 @@ class _Drain:
         held: dict[str, list[str]] = {}
         for raw in list_raw(self.kube, nodes):
             run = (raw["metadata"].get("labels") or {}).get(RUN, "")
-            if run.startswith("drain-"):
+            if run.startswith(DRAIN):
                 held.setdefault(run, []).append(raw["metadata"]["name"])
         for run, names in held.items():
             if not (self.options.take_over or was_killed(run, self.here)):
@@ -276,6 +277,25 @@ class _Drain:
         told = [f"cordoned {plural(ours, 'node')}"] if ours or not was else []
         self.say("; ".join([*told, *([f"already cordoned: {and_more(was, 20)}"] if was else [])]))
 
+    def _keep_closed(self, nodes: Iterable[str]) -> None:
+        """Whoever took our cordon off meanwhile would have new pods come to a node that is said to be empty."""
+        opened = [raw["metadata"]["name"] for raw in list_raw(self.kube, nodes) if not raw["spec"].get("unschedulable")]
+        if opened:
+            self.say(f"somebody had uncordoned {and_more(opened, 20)}: cordoned again")
+            cordon(self.kube, opened, self.name)
+
+    def _take_back(self, nodes: list[str], *, done: bool) -> tuple[str, ...]:
+        """The cordons of this drain, or, with `done`, only its marks; which nodes. What stays is said, with the way."""
+        try:
+            restored = unfence(self.kube, self.name, keep_cordon=done)
+        except BaseException:  # a second Ctrl-C too
+            stays = "empty, and cordoned with its marks" if done else "cordoned"
+            self.say(f"could not put all back: {and_more(nodes, 20)} may stay {stays}; the same command mends that")
+            raise
+        if not done:
+            self.say(f"took back the cordons of this drain: {', '.join(restored) or 'none'}")
+        return restored
+
     def _empty(self, view: View, context: Context, nodes: list[str], report: DrainReport) -> DrainReport:
         options = self.options
         limit = options.timeout or FOREVER
@@ -305,6 +325,8 @@ class _Drain:
                         on_progress=lambda now: self._pass_by(now, context),
                         cancelled=self.cancelled,
                     )
+                    if not left:
+                        self._keep_closed(uids)
                     unproven = [] if options.pod_selector else verify_empty(self.kube, uids)
                     late = not left and any(f.code == "pod-still-there" for f in unproven)
                     if not late or self.cancelled() or self.clock.now() >= limits.until:
@@ -319,9 +341,7 @@ class _Drain:
             self.say("interrupted: taking back the cordons of this drain; pods that were told to leave still do")
             raise
         finally:
-            restored = unfence(self.kube, self.name, keep_cordon=done)
-            if not done:
-                self.say(f"took back the cordons of this drain: {', '.join(restored) or 'none'}")
+            restored = self._take_back(nodes, done=done)
         every = {**report.nodes, **ends}
         return replace(
             report,

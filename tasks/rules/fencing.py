@@ -17,6 +17,8 @@ EXCLUDE_FROM_LB = "node.kubernetes.io/exclude-from-external-load-balancers"
 SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 KARPENTER_KEEP = "karpenter.sh/do-not-disrupt"
 
+DRAIN = "drain-"  # what the name of a drain on its own begins with
+
 Raw = Mapping[str, Any]
 
 
@@ -35,16 +37,24 @@ def prior_of(node: Raw, run: str) -> dict[str, Any] | None:
             f"node {name}",
             f"annotation {PRIOR} is unreadable: {text[:80]!r}",
             expected="JSON that poolshift wrote",
-            remedy=f"kubectl annotate node {name} {PRIOR}-",
+            remedy=f"see what it was like before, and put it back: kubectl uncordon {name}; kubectl taint node {name} "
+            f"{FENCE_TAINT}-; then: kubectl annotate node {name} {PRIOR}-; kubectl label node {name} {RUN}-",
         )
     if prior["run"] != run:
         raise Refused(
             f"node {name}",
             f"is held by run {prior['run']}",
             expected=f"no run, or {run}",
-            remedy=f"finish that run, or: poolshift rollback {prior['run']}",
+            remedy=f"let it end, or: {end_words(str(prior['run']), name)}",
         )
     return prior
+
+
+def end_words(run: str, node: str) -> str:
+    """How what a run holds on a node is ended: a drain on its own is none that could be rolled back."""
+    if run.startswith(DRAIN):
+        return f"poolshift drain {node} --take-over, if it was killed on another machine"
+    return f"poolshift rollback {run}"
 
 
 def fence_patch(node: Raw, run: str) -> dict[str, Any] | None:

@@ -76,7 +76,7 @@ class Tally:
 class Progress:
     """Where an emptying stands. `waiting`: budget, what is said of it and of the first pod that waits, how many do.
 
-    A budget "" stands for the rate.
+    A budget "" stands for the rate, or for what the server answers. `unseen`: why it may be old, "" where it is of now.
     """
 
     total: int
@@ -84,6 +84,7 @@ class Progress:
     terminating: int
     waiting: tuple[tuple[str, str, int], ...]
     per_second: float
+    unseen: str = ""
 
     @property
     def percent(self) -> int:
@@ -105,7 +106,7 @@ class Progress:
         text += "".join(f"; {waits_words(words or key, count)}" for key, words, count in self.waiting[:3])
         if len(self.waiting) > 3:
             text += f"; and {len(self.waiting) - 3} more budgets"
-        return text
+        return text + (f"; the cluster cannot be seen: {self.unseen}" if self.unseen else "")
 
 
 def waits_words(words: str, count: int) -> str:

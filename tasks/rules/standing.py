@@ -18,8 +18,9 @@ def standing(
     per_second: float,
     rate: str = "",
     refused: Container[str] = (),
+    unseen: str = "",
 ) -> Progress:
-    """Count those that still have to go: how many end, and how many wait for which budget, or for the rate.
+    """Count those that still have to go: how many end, and how many wait for which budget, answer, or for the rate.
 
     Args:
         jobs: pods on their way out.
@@ -29,33 +30,34 @@ def standing(
         per_second: the pace so far.
         rate: what holds back evictions that no budget holds, in words; "" where nothing does.
         refused: budgets whose status of now the server has refused an eviction on.
+        unseen: why all this may be old, "" where it is of now.
 
     """
     leaving = 0
-    waiting: dict[str, tuple[str, int]] = {}
+    waiting: dict[tuple[str, str], tuple[str, int]] = {}
     for job in jobs:
         if job.accepted:
             leaving += 1
             continue
-        shut = _is_shut(budgets.get(job.budget), refused)
-        if not shut and (job.in_flight or not rate or _unanswered(job)):
+        budget = budgets.get(job.budget)
+        if budget is not None and _is_shut(budget, refused):
+            key, words = (budget.key, ""), f"{waits_for(job, budgets, rate, refused)}: it holds {job.pod.key}"
+        elif _unanswered(job) and job.said:
+            key, words = ("", job.said), f"the server answers {job.said!r}: {job.pod.key}"
+        elif rate and not job.in_flight:
+            key, words = ("", ""), f"{rate}: {job.pod.key}"
+        else:
             continue
-        key = job.budget if shut else ""
-        known = waiting.get(key)
-        if known is None:
-            words = (
-                f"{waits_for(job, budgets, rate, refused)}: it holds {job.pod.key}"
-                if shut
-                else f"{rate}: {job.pod.key}"
-            )
-            known = (words, 0)
-        waiting[key] = (known[0], known[1] + 1)
+        first, count = waiting.get(key, (words, 0))
+        waiting[key] = (first, count + 1)
+    told = ((key, words, count) for (key, _), (words, count) in waiting.items())
     return Progress(
         total=total,
         gone=gone,
         terminating=leaving,
-        waiting=tuple(sorted(((key, words, count) for key, (words, count) in waiting.items()), key=lambda x: -x[2])),
+        waiting=tuple(sorted(told, key=lambda x: -x[2])),
         per_second=per_second,
+        unseen=unseen,
     )
 
 
