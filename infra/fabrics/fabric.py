@@ -147,10 +147,11 @@ class Fabric:
     def has_gpu(self, name: str) -> bool:
         """Is that (as a driver names it, "NVIDIA H100 80GB HBM3") the GPU of this machine type?
 
-        Cards ("NVIDIA H100 PCIe", "NVIDIA H200 NVL") are in none of the table's machines.
+        Cards ("NVIDIA H100 PCIe", "NVIDIA H200 NVL") are in none of the table's machines, and a part of a GPU ("NVIDIA
+        H100 80GB HBM3 MIG 1g.10gb") is none.
         """
         of_model = re.search(rf"\b{re.escape(self.gpu.split()[0])}\b", name) is not None
-        return of_model and not re.search(r"\b(?:PCIe|NVL)\b", name, re.IGNORECASE)
+        return of_model and not re.search(r"\b(?:PCIe|NVL|MIG)\b", name, re.IGNORECASE)
 
     def expectation(self, collective: str, nodes: int, size_bytes: int) -> Expectation | None:
         """The figure for exactly this size, or None: nothing is interpolated.

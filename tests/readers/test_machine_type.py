@@ -144,8 +144,13 @@ def test_infiniband_is_not_the_roce_of_a_machine() -> None:
 
 
 def test_a_row_below_the_floor_of_a_type_of_the_same_rate_has_to_be_told_from_it() -> None:
-    """a3-ultra has the GPU and the line rate of p5en, and a lower floor: a slow p5en would pass as one."""
-    assert judge(from_text(write_table(Table())), machine_type="a3-ultragpu-8g", nodes=2).outcome is Outcome.PASS
-    slow = judge(from_text(write_table(Table(factor=0.5))), machine_type="a3-ultragpu-8g", nodes=2)
+    """On four nodes a4 has p6-b200's GPU and line rate and a lower floor: a slow p6-b200 would pass as one."""
+
+    def of_four_nodes(factor: float) -> JudgeResult:
+        table = write_table(Table(hosts=4, ranks=32, factor=factor)).replace(b"NVIDIA H200", b"NVIDIA B200")
+        return judge(from_text(table), machine_type="a4-highgpu-8g", nodes=4)
+
+    assert of_four_nodes(0.8).outcome is Outcome.PASS
+    slow = of_four_nodes(0.52)
     assert slow.outcome is Outcome.UNMEASURED
     assert "floors these rows do not reach" in reasons(slow)

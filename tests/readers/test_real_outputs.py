@@ -18,6 +18,10 @@ OUTPUTS: dict[str, tuple[dict[str, Any], Outcome]] = {
         {"kind": "nccl-tests", "rows": 24, "peak_busbw": 376.4, "avg_busbw": 135.094, "verdict": "undetermined"},
         Outcome.UNMEASURED,
     ),
+    "a3-mega-fastrak-all-reduce": (
+        {"kind": "nccl-tests", "rows": 31, "ranks": 16, "hosts": 2, "complete": True, "peak_busbw": 338.82},
+        Outcome.UNMEASURED,
+    ),
     "gh200-tcp-sweep-to-128-mib": (
         {"op": "all_reduce", "rows": 25, "ranks": 8, "hosts": 2, "complete": True, "peak_busbw": 6.02},
         Outcome.FAIL,  # of the shape, from 16 to 32 MiB
@@ -97,6 +101,9 @@ def test_every_output_is_asked_about() -> None:
     [
         ("fi-info-p4d-fabric-by-address", "p4d.24xlarge", Outcome.PASS, None),
         ("fi-info-p4d-fabric-by-address", "p5.48xlarge", Outcome.FAIL, "fewer-nics"),
+        ("a3-mega-fastrak-all-reduce", "a3-megagpu-8g", Outcome.PASS, None),
+        ("a3-mega-fastrak-all-reduce", "p5.48xlarge", Outcome.FAIL, None),
+        ("a3-mega-fastrak-all-reduce", "a3-ultragpu-8g", Outcome.UNMEASURED, None),
         ("nccl-fastsocket-cut", "a3-highgpu-8g", Outcome.FAIL, "tcp-fallback"),
         ("rdma-link-software", "a3-ultragpu-8g", Outcome.FAIL, "fewer-nics"),
     ],
