@@ -107,3 +107,37 @@ def test_a_counter_that_no_device_has_cannot_be_read(digits):
     huge = int("9" * digits)
     assert outcome_with("rdma", {"rdmap0s0": STARTED}, {"rdmap0s0": MOVED | {"tx_bytes": huge}}) is Outcome.UNMEASURED
     assert "cannot be read" in count({"a": {"b": 1}}, {"a": {"b": huge}}).wrong
+
+
+TCP = {"a3-highgpu-8g": ("tcpx", 4), "a3-megagpu-8g": ("fastrak", 8)}
+
+
+def outcome_over_interfaces(machine, own, other):
+    """The verdict on a healthy job whose NICs are interfaces of the pod, by the bytes on its own and on eth0."""
+    fabric, nics = TCP[machine]
+    job = Job(fabric=fabric, gpus=8, rounds=2, channels=8, nics=nics, devices=nics, busbw=80 if nics == 4 else 300)
+    lines = []
+    for line in write(job).decode().splitlines():
+        if line.startswith('{"poolshift":"counters"'):
+            event = json.loads(line)
+            after = event["when"] == "after"
+            moved = {"eth0": other, **{f"eth{i}": own // nics for i in range(1, nics + 1)}}
+            event |= {"rdma": {}}
+            event["ethernet"] = {k: dict.fromkeys(("tx_bytes", "rx_bytes"), 10 + v * after) for k, v in moved.items()}
+            line = json.dumps(event, separators=(",", ":"))
+        lines.append(line)
+    found = judge(from_text("\n".join(lines) + "\n"), machine_type=machine, nodes=2)
+    return next(v.outcome for v in found.verdicts if v.check == "transport-proof")
+
+
+@pytest.mark.parametrize("machine", TCP)
+def test_bytes_on_a_fabrics_own_interfaces_are_not_taken_for_ethernet(machine):
+    """GPUDirect-TCPX and TCPXO go over interfaces of the pod, beside the one that everything else takes."""
+    assert outcome_over_interfaces(machine, GB, 1_000_000) is Outcome.PASS
+    assert outcome_over_interfaces(machine, 0, GB) is not Outcome.PASS
+    assert outcome_over_interfaces(machine, GB, GB) is not Outcome.PASS
+
+
+@pytest.mark.parametrize("machine", TCP)
+def test_interfaces_that_the_kernel_is_not_asked_of_leave_the_log_its_word(machine):
+    assert outcome_over_interfaces(machine, 0, 1_000_000) is Outcome.PASS
