@@ -49,6 +49,18 @@ ENDS = (
     "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.",
     "OSError: [Errno 28] No space left on device",
     "RuntimeError: CUDA driver error: uncorrectable ECC error encountered",
+    "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+    "ray.exceptions.RayTaskError(RuntimeError): ray::Worker.run() (pid=9, ip=10.0.0.1)",
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+    "(raylet) 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons",
+    "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 15/16 clients joined.",
+    "torch.distributed.DistNetworkError: The client socket has timed out after 300000ms",
+    "./run.sh: line 12:  4000 Killed                  ./all_reduce_perf -b 8 -e 16G",
+    "/bin/bash: line 1: 4000 Terminated              python train.py",
+    "timeout: sending signal TERM to command 'mpirun'",
+    "make: *** [Makefile:12: run] Error 2",
+    "##[error]Process completed with exit code 1.",
+    "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
 )
 
 
@@ -70,6 +82,21 @@ def test_a_process_that_died_fails_a_table_a_sweep_and_a_log(line: str) -> None:
     for found in (read(TABLE + said, "p5en.48xlarge"), read(SWEEP + said), read(middle), read(LOG + said)):
         assert (found.outcome, found.verdict) == (Outcome.FAIL, "failed")
         assert any(f.remedy for f in found.findings)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run.sh: line 12: warning: here-document delimited by end-of-file",
+        "make: Entering directory '/opt/nccl-tests'",
+        "Process completed with exit code 0",
+        "RayActor 3 is ready",
+        "memory pressure is low",
+        "timeout: 30s",
+    ],
+)
+def test_a_line_that_only_looks_like_such_an_end_is_none(line: str) -> None:
+    assert read(TABLE + line.encode() + b"\n").outcome is Outcome.PASS
 
 
 def test_a_traceback_alone_is_doubted_since_it_may_be_of_a_caught_error() -> None:

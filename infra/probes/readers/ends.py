@@ -37,6 +37,15 @@ _WORDS = (
     b"specified deadline",
     b"exited with code",
     b"KeyboardInterrupt",
+    b"ActorError",
+    b"TaskError",
+    b"WorkerCrashedError",
+    b"memory pressure",
+    b"DistStoreError",
+    b"DistNetworkError",
+    b"EXIT STRING",
+    b": *** [",
+    b": line ",
     b"Rendezvous",
     b"No space left",
     b"unexpected EOF",
@@ -62,6 +71,12 @@ _ENDED = re.compile(
     rb"Received signal (?:6|7|9|11|15)\b.*|Heartbeat monitor timed out.*|operations have failed or timed out.*|"
     rb"CUDA (?:driver |runtime )?error: .*|signal: (?:killed|aborted|segmentation fault|bus error)|"
     rb"KeyboardInterrupt\b.*|Rendezvous(?:Connection|Timeout|Closed|State)Error\b.*|No space left on device|"
+    # Hydra's second line, shells, make, runners of CI, Ray
+    rb"APPLICATION TERMINATED WITH THE EXIT STRING.*|timeout: sending signal .*|"
+    rb"make(?:\[\d+\])?: \*\*\* .* Error [1-9]\d*|"
+    rb": line \d+: +\d+ (?:Killed|Terminated|Aborted|Segmentation fault|Bus error)\b.*|"
+    rb"Process completed with exit code [1-9]\d*|\bRay(?:Actor|Task)Error\b.*|\bWorkerCrashedError\b.*|"
+    rb"killed due to memory pressure.*|\bDist(?:Store|Network)Error\b.*|"
     # what a reader of logs says of itself: text is missing
     rb"unexpected EOF\b|rpc error: code = .*|failed to try resolving symlinks .*|unable to retrieve container logs .*|"
     rb"Traceback \(most recent call last\)"
