@@ -21,6 +21,7 @@ _NO_NIC = re.compile(r"bond|^(?:rxe|siw|eth|lo\b)")
 NIC_SHARE = 0.9  # of a port's rate; public health checks ask 360-380 of 400 Gb/s and 90 of 100 on EFA
 RATED_ITERATIONS = 100  # fewer show the start of a run, not its rate
 RATED_BYTES = 64 << 10  # a smaller message waits for the operation, not for the wire
+WIRE_BYTES = 1 << 20  # where a run goes so far, smaller messages than that say nothing against the wire
 
 
 def answer_tool(reading: ToolReading, *, fabric: Fabric | None = None) -> Answer:
@@ -202,7 +203,7 @@ def _against(reading: ToolReading, fabric: Fabric) -> tuple[Finding, ...]:
 
 
 def _below_rate(run: Mapping[str, Any], fabric: Fabric) -> tuple[Finding, ...]:
-    floor, slowest = NIC_SHARE * fabric.nic_gb_s * 8, min(_rates(run), default=None)
+    floor, slowest = NIC_SHARE * fabric.nic_gb_s * 8, min(_rates(run, WIRE_BYTES) or _rates(run), default=None)
     if slowest is None or slowest >= floor:
         return ()
     return (
@@ -222,14 +223,14 @@ def _runs(figures: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return figures.get("runs") or (figures,)
 
 
-def _rates(run: Mapping[str, Any]) -> list[float]:
-    """Gb/s and one direction, of the messages that are large enough to show the wire."""
+def _rates(run: Mapping[str, Any], least: int = RATED_BYTES) -> list[float]:
+    """Gb/s and one direction, of the messages that are large enough to show the wire: of `least` bytes or more."""
     if run.get("dual_port", "OFF") != "OFF":
         return []  # the sum of two ports
     rows = [
         r
         for r in run.get("rows", ())
-        if r.get("msg_size_bytes", 0) >= RATED_BYTES and r.get("iterations", 0) >= RATED_ITERATIONS
+        if r.get("msg_size_bytes", 0) >= least and r.get("iterations", 0) >= RATED_ITERATIONS
     ]
     return [r["one_way_gbps"] for r in rows if "one_way_gbps" in r]
 

@@ -157,6 +157,16 @@ def without(text: str, word: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if word not in line)
 
 
+def with_rows(*sizes: int, rates: tuple[float, ...]) -> str:
+    """As -a prints it: one row for each size."""
+    head, row = PERFTEST[: PERFTEST.index(" 65536")], PERFTEST[PERFTEST.index(" 65536") :]
+    shown = (
+        f" {s:<10d} 5000             {r + 0.5:.2f}             {r:.2f}\t\t   0.747144\n"
+        for s, r in zip(sizes, rates, strict=True)
+    )
+    return head + "".join(shown) + row[row.index("\n") + 1 :]
+
+
 FAST = PERFTEST
 SLOW = PERFTEST.replace("392.11", "21.40").replace("391.72", "21.30")
 OTHER = FAST.replace("mlx5_0", "mlx5_1")
@@ -202,6 +212,9 @@ LOOP = PERFTEST.replace("10:00:00:02", "10:00:00:01")
         pytest.param(PERFTEST.replace("391.72", "39.1.72"), 4, id="damaged-row"),
         pytest.param(PERFTEST.replace("391.72", "399.00"), 4, id="a-mean-above-its-peak"),
         pytest.param(PERFTEST.replace("392.11", "0.00"), 0, id="no-peak-with-D"),
+        pytest.param(with_rows(65536, 1 << 20, rates=(301.0, 391.0)), 0, id="small-messages-that-do-not-fill-it"),
+        pytest.param(with_rows(65536, 1 << 20, rates=(391.0, 301.0)), 3, id="large-messages-below-rate"),
+        pytest.param(with_rows(4096, 65536, rates=(391.0, 301.0)), 3, id="no-large-message"),
         pytest.param("$ ib_write_bw -d mlx5_0 --report_gbits 127.0.0.1\n" + PERFTEST, 4, id="to-this-host"),
         pytest.param("$ ib_write_bw -d mlx5_0 --report_gbits localhost\n" + PERFTEST, 4, id="to-localhost"),
         pytest.param("$ ib_write_bw -d mlx5_0 --report_gbits 10.0.0.2\n" + PERFTEST, 0, id="to-another-host"),
