@@ -231,8 +231,15 @@ def _prove(reading: Reading, log: NcclLog, fabric: Fabric | None, nodes: int | N
         one_host=len({d.host for d in devices}) == 1 and len(devices) > 1 and len(log.hosts) < 2,
         ended=end,
         gpus=frozenset(d.name for d in devices if d.name),
+        processes=_processes(reading),
     )
     return prove(log, expected, payload)
+
+
+def _processes(reading: Reading) -> frozenset[tuple[str, str]]:
+    """(Host, process) of every device line beside the log; NCCL and nccl-tests cut a host's name at its first dot."""
+    tests = reading.tests.tests if reading.tests is not None else ()
+    return frozenset((d.host.split(".")[0], d.pid) for t in tests for d in t.devices if d.host and d.pid.isdecimal())
 
 
 def _rounds(payload: PayloadEvents | None) -> int:

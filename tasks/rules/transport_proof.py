@@ -35,6 +35,7 @@ class Expected:
     one_host: bool = False  # all ranks are known to share one host
     ended: bool = False  # the program said that it came to its end
     gpus: frozenset[str] = frozenset()  # their names, where a list beside the log has them
+    processes: frozenset[tuple[str, str]] = frozenset()  # (host, process) of every rank of the tables beside the log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +107,7 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
     lacks += _missing_channels(log)
     lacks += _missing_devices(log, expected.fabric)
     lacks += _missing_ranks(log, expected)
+    lacks += _missing_processes(log, expected)
     return tuple(dict.fromkeys(lacks))
 
 
@@ -144,6 +146,20 @@ def _missing_hosts(log: NcclLog, expected: Expected) -> Iterable[str]:
     fabric = expected.fabric
     if fabric is not None and fabric.provider and not counts:
         yield "the number of NICs that each rank found"
+
+
+def _missing_processes(log: NcclLog, expected: Expected) -> Iterable[str]:
+    """A log proves the network of the processes that wrote it, and of no table of others.
+
+    Launchers that keep processes apart may hide their numbers; hosts then still tell.
+    """
+    known = {(r.host.split(".")[0], r.pid) for r in log.ranks if r.host}
+    if not all(pid.isdecimal() for _, pid in known):
+        hosts = {host for host, _ in known}
+        known |= {(host, pid) for host, pid in expected.processes if host in hosts}
+    if known and (strange := sorted(expected.processes - known)):
+        shown = and_more([f"process {pid} of {host}" for host, pid in strange], 3)
+        yield f"lines of {shown}, which the table names: this log is of another run"
 
 
 def _missing_channels(log: NcclLog) -> Iterable[str]:

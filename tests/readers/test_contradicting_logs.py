@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
 from nccl_writer import Job, write
+from table_writer import Table, write_table
 
 from infra.errors import BadSpec
 from infra.model.verdict import Level, Outcome
@@ -200,3 +202,28 @@ def test_what_a_shipper_wrapped_under_any_name_is_read(style: str) -> None:
 def test_no_node_at_all_is_refused(nodes: int) -> None:
     with pytest.raises(BadSpec, match="1 or more"):
         judge(from_text("\n".join(GOOD)), machine_type="p5en.48xlarge", nodes=nodes)
+
+
+LOG = write(Job(gpus=8, channels=8, payload=False))
+TABLE = write_table(Table())  # its processes are 7000 to 7015
+OF_TABLE = b"".join(line.replace(b":10", b":70", 1) for line in LOG.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize(
+    ("log", "outcome"),
+    [
+        pytest.param(OF_TABLE, Outcome.PASS, id="the-log-of-the-table"),
+        pytest.param(LOG, Outcome.UNMEASURED, id="other-processes-of-the-same-hosts"),
+        pytest.param(OF_TABLE.replace(b"node-", b"other-"), Outcome.UNMEASURED, id="other-hosts"),
+        pytest.param(re.sub(rb"node-(\d):\d+:\d+", rb"node-\1:XXXXXX", LOG), Outcome.PASS, id="hidden-processes"),
+        pytest.param(
+            re.sub(rb"node-(\d):\d+:\d+", rb"other-\1:XXXXXX", LOG), Outcome.UNMEASURED, id="hidden-and-other-hosts"
+        ),
+    ],
+)
+def test_a_log_proves_the_network_of_no_table_that_other_processes_printed(log: bytes, outcome: Outcome) -> None:
+    """Two good halves of two runs are no proof of either."""
+    found = judge(from_text(log + TABLE), machine_type="p5en.48xlarge", nodes=2)
+    assert next(v.outcome for v in found.verdicts if v.check == "transport-proof") is outcome
+    assert found.outcome is outcome
+    assert any("this log is of another run" in item for item in found.missing) == (outcome is not Outcome.PASS)
