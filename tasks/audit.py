@@ -80,11 +80,15 @@ class Audit:
         return (*mine, *(f for v in self.verdicts for f in v.findings))
 
     def wording(self) -> str:
-        """One line: the outcome and how much was looked at; below it, what could not be."""
+        """One line: the outcome and how much was looked at; below it, what could not be, and why."""
         parts = [plural(len(self.components), "component")] if self.components else []
         parts += [plural(len(self.verdicts), "pool")] if self.verdicts else []
         first = f"audit: {self.outcome.value} ({', '.join(parts) or 'nothing to judge'})"
-        return "\n".join([first, *(f"  {note}" for note in self.notes)])
+        untold = [v.reason for v in self.verdicts if v.outcome is Outcome.UNMEASURED and not v.findings]
+        why = [*self.notes, *dict.fromkeys(untold)]
+        if untold:
+            why.append(f"next: {_DUMP}")
+        return "\n".join([first, *(f"  {line}" for line in why)])
 
     def to_json(self) -> dict[str, Any]:
         """The worst component's facts at the top (a pool's, where no component is broken), all of them below."""

@@ -7,6 +7,7 @@ close an item are found by searching for bytes. Anything printed otherwise is pa
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ MAKE = "kubectl get nodes,pods,pdb,deploy,rs,sts,ds,jobs,pvc,pv -A -o json > FIL
 # Where Kueue alone starts what it has admitted, where its queues lead is part of the answer.
 WHOLE = f"{MAKE}; where Kueue runs, also workloads.kueue.x-k8s.io,localqueues,clusterqueues,resourceflavors"
 _LARGE = 32 << 20  # bytes; below this a whole parse is cheaper than care
+_MORE = re.compile(rb'"(?:continue": "[^"]|remainingItemCount": [1-9])')  # what a list says that is only a page of one
 
 
 def items(path: Path) -> Iterator[dict[str, Any]]:
@@ -42,7 +44,7 @@ def _large(path: Path) -> Iterator[dict[str, Any]]:
         if not data[:4096].lstrip().startswith(b"{") or data.find(b'\n    "items": [', 0, 4096) < 0:
             yield from parse(bytes(data), f"file {path}")
             return
-        at = 0
+        at, first = 0, data.find(_OPEN)
         while (start := data.find(_OPEN, at)) >= 0:
             end = data.find(_CLOSE, start)
             if end < 0:
@@ -53,6 +55,8 @@ def _large(path: Path) -> Iterator[dict[str, Any]]:
             yield from _flat(_json(data[start:at], f"file {path}, byte {start}"))
         if b"]" not in data[at : at + 16] or not data[-64:].rstrip().endswith(b"}"):
             raise BadFile(f"file {path}", f"ends within its list, after byte {at}", remedy="dump it again")
+        if _MORE.search(data[: max(first, 0)] + data[at:]):
+            raise _page(f"file {path}")
 
 
 def parse(data: bytes, source: str) -> Iterator[dict[str, Any]]:
@@ -130,9 +134,21 @@ def _flat(value: Any) -> Iterator[dict[str, Any]]:
                 remedy="dump it again: kubectl get … -o json",
             )
         if isinstance(value.get("items"), list):
+            listed = value.get("metadata")
+            if isinstance(listed, dict) and (listed.get("continue") or listed.get("remainingItemCount")):
+                raise _page("dump")
             for item in value["items"]:
                 if isinstance(item, dict) and "kind" not in item and kind.endswith("List") and kind != "List":
                     item = {"kind": kind.removesuffix("List"), "apiVersion": value.get("apiVersion"), **item}
                 yield from _flat(item)
         else:
             yield value
+
+
+def _page(source: str) -> BadFile:
+    """A server that is asked with a limit answers with the first objects, and with where to go on."""
+    return BadFile(
+        source,
+        "holds one page of a longer list (its metadata say that there is more): what is not here cannot be judged",
+        remedy=f"dump it with kubectl, which asks for every page: {MAKE}",
+    )

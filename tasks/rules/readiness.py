@@ -56,7 +56,7 @@ def _standing(view: PluginView, expected: Expectation) -> str:
     return ", ".join(parts)
 
 
-UNSEEN = frozenset({"no-nodes", "machine-type-unknown"})
+UNSEEN = frozenset({"no-nodes", "machine-type-unknown", "devices-beyond"})
 
 
 def nodes_present(view: PluginView, expected: Expectation) -> Iterable[Finding]:
@@ -128,6 +128,24 @@ def devices_allocatable(view: PluginView, expected: Expectation) -> Iterable[Fin
         )
 
 
+def devices_beyond(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """More than the machine has: the plugin counts something else, or one device for several pods.
+
+    Then a full number no longer shows that all devices work. EFA's plugin before 0.5.10 counts 10 on p6-b200.
+    """
+    for resource, count in expected.resources.items():
+        more = {n.name: n.allocatable.get(resource, 0) for n in view.nodes if n.allocatable.get(resource, 0) > count}
+        if more:
+            yield Finding.block(
+                "devices-beyond",
+                f"pool {expected.pool}",
+                f"{resource}: {_per_node(more)} allocatable on {and_more(sorted(more), 3)}",
+                f"{count} on every node: its machine has no more",
+                "look at the device plugin's version and configuration: GPUs shared between pods (time slicing, MPS) "
+                "are counted several times, and the EFA plugin before 0.5.10 counts 10 devices on p6-b200",
+            )
+
+
 def _first_broken(resource: str, nodes: Mapping[str, int], view: PluginView) -> datetime | None:
     """Since when a pod that serves this resource is not Ready on one of the nodes: its devices went with it."""
     serving = [p for p in KNOWN_PLUGINS if p.resources and resource.startswith(p.resources)]
@@ -192,6 +210,7 @@ CHECKS: tuple[Check, ...] = (
     nodes_ready,
     plugins_cover_pool,
     devices_allocatable,
+    devices_beyond,
     one_plugin_per_resource,
     csi_registered,
 )

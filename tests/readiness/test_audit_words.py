@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from flows.cli import run
+from infra.errors import BadFile
+from infra.kube import dump
 from infra.model.verdict import Outcome
 from tasks.audit import of_objects
 
@@ -116,3 +118,40 @@ def test_a_pool_that_is_not_there_names_the_command_to_type(
     assert run(["audit", "-f", str(file), "--pool", asked]) == 1
     said = {line.split(":")[0].strip(): line for line in capsys.readouterr().err.splitlines()}
     assert command in said["next"]
+
+
+def test_a_pool_that_cannot_be_judged_says_why_and_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dump of nodes alone has no finding to show."""
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"kind": "List", "items": [node("a"), node("b")]}))
+    assert run(["audit", "-f", str(file)]) == 4
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "holds no DaemonSets and no Pods" in shown
+    assert "next: kubectl get nodes,daemonsets,pods,events" in shown
+
+
+@pytest.mark.parametrize("more", [{"continue": "eyJ2IjoibWV0YS5rOHMuaW8vdjEi"}, {"remainingItemCount": 3}])
+@pytest.mark.parametrize("command", ["audit", "blockers"])
+def test_one_page_of_a_longer_list_is_no_dump(
+    command: str, more: Raw, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a server answers that is asked with a limit: nobody knows what is on the next page."""
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"kind": "NodeList", "apiVersion": "v1", "metadata": more, "items": [node("a")]}))
+    assert run([command, "-f", str(file)]) not in {0, 3}
+    said = capsys.readouterr().err
+    assert "one page of a longer list" in said
+    assert "next: " in said
+
+
+def test_one_page_of_a_large_list_is_no_dump_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump, "_LARGE", 0)
+    file = tmp_path / "dump.json"
+    listed = {"apiVersion": "v1", "items": [node("a"), node("b")], "kind": "List", "metadata": {"continue": ""}}
+    file.write_text(json.dumps(listed, indent=4))
+    assert len(list(dump.items(file))) == 2
+    file.write_text(json.dumps({**listed, "metadata": {"continue": "eyJ2", "resourceVersion": "7"}}, indent=4))
+    with pytest.raises(BadFile, match="one page"):
+        list(dump.items(file))

@@ -211,6 +211,16 @@ def test_seven_of_eight_gpus_block_although_every_plugin_runs() -> None:
     assert "although capacity is higher" in finding.observed
 
 
+def test_more_devices_than_the_machine_has_are_not_its_devices() -> None:
+    """The EFA plugin before 0.5.10 counts 10 on p6-b200, and shared GPUs are counted several times."""
+    shared = node("a", allocatable={GPU: 16, EFA: 16}, capacity={GPU: 16, EFA: 16})
+    verdict = judge(replace(healthy(), nodes=(shared, node("b"))), EXPECTED)
+    assert verdict.outcome is Outcome.UNMEASURED
+    assert [(f.code, f.observed) for f in verdict.findings] == [("devices-beyond", f"{GPU}: 16 allocatable on a")]
+    broken = node("b", allocatable={GPU: 7, EFA: 16})
+    assert judge(replace(healthy(), nodes=(shared, broken)), EXPECTED).outcome is Outcome.FAIL
+
+
 def test_devices_of_a_dra_driver_count_where_allocatable_shows_none() -> None:
     bare = {GPU: 8}
     view = PluginView(
