@@ -15,23 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.sandbox.clouds.capacity import Capacity, Faults, Outcome
+from infra.sandbox.clouds.eks_refusals import Template, check, check_scaling
 from infra.sandbox.clouds.machines import Machine, Nodes, ec2_id, eks_name, kubernetes_taints
-from infra.sandbox.clouds.scaling import Refusal, ScalingGroups, scaling_group
+from infra.sandbox.clouds.scaling import Refusal, ScalingGroups, scaling_group, shortage
 from infra.sandbox.clouds.timeline import Timeline
 from infra.sandbox.scenario import CloudConfig
 
 ACCOUNT = "123456789012"
 UPDATE_SECONDS = 10.0
-AMI_TYPES = {
-    "AL2023_x86_64_NVIDIA",
-    "AL2023_ARM_64_NVIDIA",
-    "BOTTLEROCKET_x86_64_NVIDIA",
-    "BOTTLEROCKET_ARM_64_NVIDIA",
-    "AL2_x86_64_GPU",
-    "CUSTOM",
-}
-CAPACITY_TYPES = {"ON_DEMAND", "SPOT", "CAPACITY_BLOCK"}
-EFFECTS = {"NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"}
 
 
 @dataclass
@@ -47,7 +38,7 @@ class NodeGroups:
     nodes: Nodes
     capacity: Capacity
     faults: Faults
-    template: Callable[[Mapping[str, Any]], tuple[str, str, Mapping[str, Any]]]
+    template: Template
     subnet_zone: Callable[[str], str]
     cluster_group: str
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -69,7 +60,7 @@ class NodeGroups:
                     "ResourceInUseException",
                     f"NodeGroup already exists with name {name} and cluster name {self.config.place.cluster}",
                 )
-            template = self._check(body)
+            template = check(body, self.subnet_zone, self.template)
             group = self._new(body)
             self.groups[name], self.machines[name] = group, []
             self.activities[scaling_group(group)] = []
@@ -116,7 +107,7 @@ class NodeGroups:
             group = self._get(name)
             if group["status"] in ("UPDATING", "CREATING", "DELETING"):
                 raise Refusal("ResourceInUseException", f"Nodegroup {name} is {group['status']}")
-            self._check_scaling({**group["scalingConfig"], **(change.get("scalingConfig") or {})})
+            check_scaling({**group["scalingConfig"], **(change.get("scalingConfig") or {})})
             number = hashlib.sha256(f"{name}{len(self.updates)}".encode()).hexdigest()
             update = {
                 "id": f"{number[:8]}-{number[8:12]}-{number[12:16]}-{number[16:20]}-{number[20:32]}",
@@ -161,45 +152,6 @@ class NodeGroups:
             if group["nodegroupArn"] == arn:
                 return group
         raise Refusal("NotFoundException", f"Resource was not found: {arn}")
-
-    def _check(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What EKS refuses at once. Returns the launch template's data, {} without one."""
-        if body.get("amiType") and body["amiType"] not in AMI_TYPES:
-            raise Refusal("InvalidParameterException", f"Unsupported AMI type {body['amiType']}")
-        kind = body.get("capacityType") or "ON_DEMAND"
-        if kind not in CAPACITY_TYPES:
-            raise Refusal("InvalidParameterException", f"Unsupported capacity type {kind}")
-        for taint in body.get("taints") or ():
-            if taint.get("effect") not in EFFECTS:
-                raise Refusal("InvalidParameterException", f"Invalid taint effect {taint.get('effect')}")
-        self._check_scaling(body.get("scalingConfig") or {})
-        for subnet in body["subnets"]:
-            try:
-                self.subnet_zone(subnet)
-            except KeyError:
-                raise Refusal("InvalidParameterException", f"The subnet ID '{subnet}' does not exist") from None
-        if not body.get("launchTemplate"):
-            return {}
-        if body.get("diskSize") or body.get("remoteAccess"):
-            raise Refusal("InvalidParameterException", "Disk size and remote access go into the launch template")
-        try:
-            _, _, template = self.template(body["launchTemplate"])
-        except KeyError:
-            raise Refusal("InvalidRequestException", "Launch template or its version does not exist") from None
-        if template.get("InstanceType") and body.get("instanceTypes"):
-            raise Refusal("InvalidParameterException", "Instance type is in the launch template and in the request")
-        market = (template.get("InstanceMarketOptions") or {}).get("MarketType")
-        if (kind == "CAPACITY_BLOCK") != (market == "capacity-block"):
-            raise Refusal("InvalidParameterException", f"Capacity type {kind} with market type {market}")
-        return template
-
-    def _check_scaling(self, scaling: Mapping[str, Any]) -> None:
-        low, size, high = (int(scaling.get(key, 1)) for key in ("minSize", "desiredSize", "maxSize"))
-        if not low <= size <= high or high < 1:
-            raise Refusal(
-                "InvalidParameterException",
-                f"Minimum capacity {low}, desired capacity {size} and maximum capacity {high} do not agree",
-            )
 
     def _new(self, body: Mapping[str, Any]) -> dict[str, Any]:
         place = self.config.place
@@ -395,16 +347,3 @@ class NodeGroups:
     def _gone(self, group: Mapping[str, Any]) -> None:
         with self.lock:
             self.groups.pop(group["nodegroupName"], None)
-
-
-def shortage(machine_type: str, zone: str, *, reserved: bool) -> str:
-    """EC2's words, with and without a reservation."""
-    if reserved:
-        return (
-            "Could not launch On-Demand Instances. ReservationCapacityExceeded - Insufficient capacity in the "
-            "requested Capacity Reservation. Launching EC2 instance failed."
-        )
-    return (
-        f"Could not launch On-Demand Instances. InsufficientInstanceCapacity - We currently do not have sufficient "
-        f"{machine_type} capacity in the Availability Zone you requested ({zone}). Launching EC2 instance failed."
-    )

@@ -165,3 +165,16 @@ class ScalingGroups:
 def scaling_group(group: Mapping[str, Any]) -> str:
     """Name of the Auto Scaling group behind a node group."""
     return str(group["resources"]["autoScalingGroups"][0]["name"])
+
+
+def shortage(machine_type: str, zone: str, *, reserved: bool) -> str:
+    """EC2's words, with and without a reservation."""
+    if reserved:
+        return (
+            "Could not launch On-Demand Instances. ReservationCapacityExceeded - Insufficient capacity in the "
+            "requested Capacity Reservation. Launching EC2 instance failed."
+        )
+    return (
+        f"Could not launch On-Demand Instances. InsufficientInstanceCapacity - We currently do not have sufficient "
+        f"{machine_type} capacity in the Availability Zone you requested ({zone}). Launching EC2 instance failed."
+    )
