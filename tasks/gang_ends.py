@@ -39,9 +39,7 @@ class GangEnd:
         """We have stopped it and it does not run: nothing else may move before a person has looked."""
         if not self.stopped or self.running or self.ended:
             return None
-        remedy = "mend what keeps its pods from running, then run again: it goes on from here"
-        if self.code == "gang-failed":
-            remedy = "see why in its events and logs; delete it or make it anew, then run again"
+        remedy = _REMEDIES.get(self.code, "mend what keeps its pods from running, then run again: it goes on from here")
         return Finding(
             level=Level.BLOCK,
             code=self.code,
@@ -50,6 +48,12 @@ class GangEnd:
             expected=f"{plural(self.ranks, 'rank')} Running on the target",
             remedy=remedy,
         )
+
+
+_REMEDIES = {
+    "gang-failed": "see why in its events and logs; delete it or make it anew, then run again",
+    "gang-gone": "make it anew for the target if it is still wanted, then run again",
+}
 
 
 class Failed(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from infra.errors import Conflict, Forbidden, PoolshiftError
+from infra.errors import Conflict, PoolshiftError
 from infra.kube import flavors, owners, switches, wire
 from infra.kube.api import Kube
 from infra.kube.refusals import ApiError
@@ -81,8 +81,8 @@ def restore(kube: Kube, run: str, *, started: bool = True) -> tuple[str, ...]:
                     work(row, raw)
                 except PoolshiftError as error:
                     failed[_name(row, raw)] = error
-        except Forbidden as error:  # of the listing, after all that it could see
-            failed["gangs of a kind that may not be listed"] = error
+        except PoolshiftError as error:  # of the listing, after all that it could see
+            failed["gangs whose marks cannot be seen"] = error
     if failed:
         raise _not_all(failed)
     return tuple(sorted(names))
@@ -105,7 +105,7 @@ def forget_moved(kube: Kube, run: str) -> tuple[str, ...]:
     """The run has ended: what runs on the target keeps the template that we gave it, and we forget the old one.
 
     Kueue's flavours are open again. Returns for each what its owner should know. Idempotent.
-    Raises Forbidden, before anything is forgotten, where we may not see all that it has marked.
+    Raises Forbidden or Unmeasured, before anything is forgotten, where we cannot see all that it has marked.
     """
     marked = list(switches.marked(kube, run))
     words = [

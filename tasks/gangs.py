@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from infra.clock import Clock, parse_time, rfc3339
-from infra.errors import Conflict, PoolshiftError, Unreachable
+from infra.errors import Conflict, NotFound, PoolshiftError, Unreachable
 from infra.kube import flavors, switches
 from infra.kube.api import Kube
 from infra.kube.refusals import ApiError, was_never_sent
@@ -105,6 +105,8 @@ class Mover:
             end, code, reason = End.DRAINED, "", ""
         except Failed as failure:
             end, code, reason = failure.end, failure.code, failure.reason
+        except NotFound as error:
+            end, code, reason = End.UNKNOWN, "gang-gone", f"its owner has deleted it: {error.observed}"
         except PoolshiftError as error:
             end, code, reason = End.UNKNOWN, "unreachable", error.wording()
         return GangEnd(

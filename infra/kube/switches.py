@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from infra.errors import Conflict, Forbidden, NotFound
+from infra.errors import Conflict, Forbidden, NotFound, PoolshiftError, Unmeasured
 from infra.kube.api import MERGE_PATCH, Kube
 from infra.model.gangs import GANG_KINDS, SURGE_KIND, GangKind, Means
 from infra.model.record import PRIOR, RUN
@@ -145,10 +145,11 @@ def groups(kube: Kube) -> dict[str, list[str]]:
 def marked(kube: Kube, run: str) -> Iterator[tuple[GangKind, Raw]]:
     """Every switch that this run has its mark on. Kinds that the cluster does not serve are not asked for.
 
-    Raises Forbidden once all others are told, where a kind is served that we may not list: it may bear our mark.
+    Raises once all others are told: Forbidden where a kind is served that we may not list, which may bear our mark;
+    Unmeasured where a mark cannot be read, since it may be of one that we have stopped.
     """
     known = groups(kube)
-    hidden: Forbidden | None = None
+    hidden: PoolshiftError | None = None
     for each in (*GANG_KINDS, SURGE_KIND):
         row = served(known, each)
         if row is None:
@@ -163,5 +164,19 @@ def marked(kube: Kube, run: str) -> Iterator[tuple[GangKind, Raw]]:
         for raw in found:
             if memory(raw, run) is not None:
                 yield row, {**raw, "apiVersion": f"{row.group}/{row.version}", "kind": row.kind}
+            elif text := (raw["metadata"].get("annotations") or {}).get(PRIOR):
+                hidden = hidden or _unreadable(row, raw, text)
     if hidden:
         raise hidden
+
+
+def _unreadable(row: GangKind, raw: Raw, text: str) -> Unmeasured:
+    meta = raw["metadata"]
+    what = f"{row.plural}.{row.group} {meta['name']}"
+    return Unmeasured(
+        f"{row.kind.lower()} {meta['namespace']}/{meta['name']}",
+        f"annotation {PRIOR} is unreadable: {text[:80]!r}: whether we have stopped it is unknown",
+        expected="JSON that poolshift wrote",
+        remedy=f"start it if it is stopped; then: kubectl -n {meta['namespace']} annotate {what} {PRIOR}-; "
+        f"kubectl -n {meta['namespace']} label {what} {RUN}-",
+    )

@@ -43,9 +43,10 @@ def rule_of(drain: Drain, noted: Mapping[str, Any]) -> WorkloadRule:
 
 
 def still_wanted(raw: Mapping[str, Any], noted: Mapping[str, Any]) -> int:
-    """How many pods the workload starts by now: a Job none for ranks that have completed since it was looked at."""
+    """How many pods the workload starts by now: a Job none for ranks that have completed, or are no longer wanted."""
     ranks, spec, status = int(noted["ranks"]), raw.get("spec") or {}, raw.get("status") or {}
-    completions = spec.get("completions")
-    if noted["root"][:2] != ["batch", "Job"] or not isinstance(completions, int):
+    if noted["root"][:2] != ["batch", "Job"]:
         return ranks
-    return min(ranks, completions - int(status.get("succeeded") or 0))
+    completions = spec.get("completions")
+    left = completions - int(status.get("succeeded") or 0) if isinstance(completions, int) else ranks
+    return min(ranks, int(spec.get("parallelism") or 1), left)

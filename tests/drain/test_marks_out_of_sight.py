@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.errors import Forbidden
+from infra.errors import Forbidden, Unmeasured
 from infra.kube import flavors
+from infra.kube.api import MERGE_PATCH
+from infra.model.record import PRIOR
 from tasks.gangs import forget_moved, restore, unfinished
 from tests.drain.operating import JOBS
 from tests.drain.refusing import refusing
@@ -37,3 +39,18 @@ def test_nothing_is_forgotten_of_a_run_whose_marks_may_not_all_be_seen(kube, kub
     with refusing(url, is_listing_of_deployments) as door, pytest.raises(Forbidden, match="deployments"):
         forget_moved(kube_at(door), "r1")
     assert flavors.release(kube, "r1") == ("a", "b")
+
+
+def test_a_mark_that_cannot_be_read_is_named_with_what_to_do_and_all_others_are_started(kube, build):
+    build.job("llm", 2)
+    build.job("web", 2)
+    mark(kube, "stopped", suspend=True)
+    marks = kube.request("GET", f"{JOBS}/llm")["metadata"]["labels"]
+    garbled = {"metadata": {"labels": marks, "annotations": {PRIOR: "{"}}, "spec": {"suspend": True}}
+    kube.request("PATCH", f"{JOBS}/web", body=garbled, content_type=MERGE_PATCH)
+
+    for ask in (unfinished, restore, forget_moved):
+        with pytest.raises(Unmeasured, match=r"job default/web: annotation .* is unreadable") as told:
+            ask(kube, "r1")
+    assert "start it if it is stopped" in told.value.remedy
+    assert [kube.request("GET", f"{JOBS}/{name}")["spec"]["suspend"] for name in ("llm", "web")] == [False, True]

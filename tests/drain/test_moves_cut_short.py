@@ -127,3 +127,24 @@ def test_a_gang_that_failed_on_the_target_is_harm_with_what_to_do_and_emptied_no
         assert "has failed since it was started again" in report.reason
         assert "delete it or make it anew" in report.reason
         assert marked(kube) == {next(iter(report.nodes))}
+
+
+@pytest.mark.parametrize("owner", ["deletes it", "wants fewer ranks"])
+def test_a_gang_that_its_owner_changes_while_it_is_stopped_is_told_by_that(kube, pools, fast_clock, owner):
+    pools.job("llm", 2, gpus=8)
+    pools.until_ready(2)
+    open_new(pools, NEW)
+
+    def say(line):
+        if "starting again" in line and owner == "deletes it":
+            kube.delete(f"{JOBS}/llm")
+        elif "starting again" in line:
+            kube.request("PATCH", f"{JOBS}/llm", body={"spec": {"parallelism": 1}}, content_type=MERGE_PATCH)
+
+    report = run_one(kube, fast_clock, drain(), say=say)
+
+    if owner == "deletes it":
+        assert "its owner has deleted it" in report.reason
+        assert "make it anew for the target if it is still wanted" in report.reason
+    else:
+        assert report.ok, report.to_dict()
