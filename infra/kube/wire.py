@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from infra.clock import parse_time
-from infra.model.cluster import EMPTY, Condition, Node, Owner, Taint
-from infra.model.workload import Budget, Pod, Requirement, Selector, Toleration
+from infra.model.cluster import EMPTY, Condition, Node, Owner, Taint, Toleration
+from infra.model.workload import Budget, Pod, Requirement, Selector
 
 T = TypeVar("T")
 Wire = Mapping[str, Any]

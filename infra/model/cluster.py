@@ -35,6 +35,24 @@ class Taint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Toleration:
+    """A pod's toleration. An empty key with Exists tolerates every taint; an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Kubernetes' own rule (core/v1 Toleration.ToleratesTaint)."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
     """A status condition; `since` is lastTransitionTime."""
 

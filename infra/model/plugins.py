@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from infra.model.cluster import EMPTY, Node
-from infra.model.workload import Requirement, Toleration
+from infra.model.cluster import EMPTY, Node, Toleration
+from infra.model.workload import Requirement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from infra.model.cluster import EMPTY, Taint
-from infra.model.workload import Toleration
+from infra.model.cluster import EMPTY, Taint, Toleration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

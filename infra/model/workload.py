@@ -10,12 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from infra.model.cluster import EMPTY, Node, Owner, Taint
-
-if TYPE_CHECKING:
-    from infra.model.queues import Queue
+from infra.model.cluster import EMPTY, Node, Owner, Toleration
+from infra.model.queues import Queue
 
 MIRROR = "kubernetes.io/config.mirror"
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"
@@ -70,24 +67,6 @@ class Selector:
         return all(labels.get(k) == v for k, v in self.labels.items()) and all(
             e.holds(labels.get(e.key)) for e in self.expressions
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Toleration:
-    """A pod's toleration. An empty key with Exists tolerates every taint; an empty effect every effect."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    def tolerates(self, taint: Taint) -> bool:
-        """Kubernetes' own rule (core/v1 Toleration.ToleratesTaint)."""
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.key and self.key != taint.key:
-            return False
-        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from infra.model.cluster import Node, Taint
+from infra.model.cluster import Node, Taint, Toleration
 from infra.model.plugins import KNOWN_PLUGINS, DaemonSet, Expectation, Plugin, PluginView
 from infra.model.verdict import Finding
-from infra.model.workload import Requirement, Toleration
+from infra.model.workload import Requirement
 from tasks.rules.wording import and_more
 
 # What the DaemonSet controller adds to every pod's tolerations (kubernetes.io docs, DaemonSet taints).

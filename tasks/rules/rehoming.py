@@ -12,8 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from infra.model.cluster import Toleration
 from infra.model.gangs import GangKind
-from infra.model.workload import Pod, Requirement, Toleration
+from infra.model.workload import Pod, Requirement
 from tasks.rules.placement import TargetShape, terms_may_hold, untolerated, wrong_label
 
 Raw = dict[str, Any]

@@ -8,11 +8,11 @@ import pytest
 
 from infra.fabrics import fabric_of, load
 from infra.gcp import read
-from infra.model.cluster import Node, Taint
+from infra.model.cluster import Node, Taint, Toleration
 from infra.model.plugins import DaemonSet, Expectation
 from infra.model.record import PROBE
 from infra.model.survey import ClusterFacts
-from infra.model.workload import Pod, Requirement, Snapshot, Toleration
+from infra.model.workload import Pod, Requirement, Snapshot
 from tasks.rules import forecast, occupied
 from tasks.rules.preflight_version import release
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from infra.model.cluster import Condition, Node, Owner, Taint
+from infra.model.cluster import Condition, Node, Owner, Taint, Toleration
 from infra.model.record import HELD, UNPROVEN_TAINT
 from infra.model.spec import Drain
-from infra.model.workload import Pod, Snapshot, Toleration, Workload
+from infra.model.workload import Pod, Snapshot, Workload
 from tasks.rules.decision import Context
 from tasks.rules.gangs import find_gangs
 from tasks.rules.placement import shape_of, without_room

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from infra.errors import Refused, Status
 from infra.kube.pods import Answer, read_reply
 from infra.kube.wire import quantity
-from infra.model.cluster import Condition, Node, Owner, Taint
+from infra.model.cluster import Condition, Node, Owner, Taint, Toleration
 from infra.model.record import FENCE_TAINT, PRIOR, RUN
 from infra.model.spec import Drain, Waves, Window
-from infra.model.workload import Budget, Pod, Requirement, Selector, Snapshot, Toleration, Volume, Workload
+from infra.model.workload import Budget, Pod, Requirement, Selector, Snapshot, Volume, Workload
 from tasks.rules.budgets import room
 from tasks.rules.fencing import cordon_patch, fence_patch, restore_patch
 from tasks.rules.lanes import Lane, Rate

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from infra.model.cluster import Condition, Node, Taint
+from infra.model.cluster import Condition, Node, Taint, Toleration
 from infra.model.plugins import Container, DaemonSet, Expectation, PluginPod, PluginView
 from infra.model.verdict import Outcome
-from infra.model.workload import Requirement, Toleration
+from infra.model.workload import Requirement
 from tasks.rules.readiness import judge
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
