@@ -11,7 +11,7 @@ from infra.errors import NotFound
 from infra.kube import dump
 from infra.kube.read import of_objects, read_dump
 from infra.kube.wire import Wire
-from infra.model.workload import Snapshot
+from infra.model.workload import Pod, Snapshot
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide
 from tasks.rules.wording import plural
@@ -135,6 +135,8 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
         decisions = decide(pod, context)
         stopping = [_offline(d) for d in decisions if _stops(d)]
         unknown += [f"pod {pod.key}: {d.reason}" for d in decisions if d.code == "pdb-unknown"]
+        if not stopping and all(d.act is not Act.SKIP and d.code not in ("finished", "terminating") for d in decisions):
+            unknown += [f"pod {pod.key}: {text}" for text in _unseen_volumes(pod, snapshot)]
         found += [Blocker(pod=pod.key, node=pod.node, why=_WORDS.get(d.code, d.code), decision=d) for d in stopping]
         if not stopping:
             clear.append(pod.key)
@@ -154,6 +156,12 @@ def judge_snapshot(snapshot: Snapshot, node: str | None, allowed: Allowed) -> Bl
         unknown=tuple(unknown),
         assumed=(f"that there are no budgets, as the dump has none; to be sure: {dump.MAKE}",) if no_budgets else (),
     )
+
+
+def _unseen_volumes(pod: Pod, snapshot: Snapshot) -> list[str]:
+    """Claims of which the dump does not say where they are stored: it may be this node alone."""
+    lacking = [c for c in pod.claims if (pod.namespace, c) not in snapshot.volume_by_claim]
+    return [f"where its claim {', '.join(lacking)} is stored is not in the dump; {dump.MAKE}"] if lacking else []
 
 
 def _stops(decision: Decision) -> bool:

@@ -122,12 +122,18 @@ def _surges(kind: str, spec: Wire) -> bool:
 
 
 def volumes(claims: list[Wire], persistent: list[Wire]) -> tuple[Volume, ...]:
-    """Claims joined with their PersistentVolumes; an unbound claim is a volume without affinity."""
+    """Claims joined with their PersistentVolumes; an unbound claim is a volume without affinity.
+
+    A claim whose volume was not read is left out: where it is stored is unknown.
+    """
     by_name: dict[str, Mapping[str, Any]] = {str((v.get("metadata") or {}).get("name")): v for v in persistent}
     found = []
     for claim in claims:
         meta, spec = claim.get("metadata") or {}, claim.get("spec") or {}
-        volume = (by_name.get(str(spec.get("volumeName"))) or {}).get("spec") or {}
+        bound = spec.get("volumeName")
+        if bound and bound not in by_name:
+            continue
+        volume = (by_name.get(str(bound)) or {}).get("spec") or {}
         terms = node_terms((volume.get("nodeAffinity") or {}).get("required"))
         found.append(
             Volume(

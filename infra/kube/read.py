@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from infra.errors import BadSpec, Forbidden, NotFound
+from infra.errors import BadFile, BadSpec, Forbidden, NotFound
 from infra.kube import flavors
 from infra.kube.api import Kube
 from infra.kube.dump import MAKE, items
@@ -28,6 +28,7 @@ OWNERS: Mapping[str, str] = {
     "DaemonSet": "/apis/apps/v1/daemonsets",
     "Job": "/apis/batch/v1/jobs",
 }
+_ODD = (AttributeError, TypeError, ValueError, KeyError)  # what reading an object raises that is not as the API's
 CLAIMS = "/api/v1/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
 
@@ -150,7 +151,7 @@ def read_dump(path: Path) -> Snapshot:
     Memory is that of the model, not of the file. `taken` is the latest time that the objects mention.
 
     Raises:
-        BadSpec: the file cannot be read, is no JSON or YAML, or holds no Kubernetes object.
+        BadSpec: the file cannot be read, is no JSON or YAML, holds no Kubernetes object, or one that cannot be read.
 
     """
     return of_objects(items(path), f"file {path}")
@@ -168,21 +169,24 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
     for raw in objects:
         kind = str(raw.get("kind", ""))
         kinds.add(kind)
-        if kind == "Pod":
-            pods.append(pod(raw, shared))
-        elif kind == "Node":
-            nodes.append(node(raw, shared))
-        elif kind == "PodDisruptionBudget":
-            budgets.append(budget(raw, shared))
-        elif kind == "PersistentVolumeClaim":
-            claims.append(raw)
-        elif kind == "PersistentVolume":
-            persistent.append(raw)
-        elif kind in kueue:
-            kueue[kind].append(raw)
-        elif kind in OWNERS or gang_kind(str(raw.get("apiVersion", "")), kind):
-            workloads.append(workload(raw, shared))
-        latest = _later(latest, _latest(raw))
+        try:
+            if kind == "Pod":
+                pods.append(pod(raw, shared))
+            elif kind == "Node":
+                nodes.append(node(raw, shared))
+            elif kind == "PodDisruptionBudget":
+                budgets.append(budget(raw, shared))
+            elif kind == "PersistentVolumeClaim":
+                claims.append(raw)
+            elif kind == "PersistentVolume":
+                persistent.append(raw)
+            elif kind in kueue:
+                kueue[kind].append(raw)
+            elif kind in OWNERS or gang_kind(str(raw.get("apiVersion", "")), kind):
+                workloads.append(workload(raw, shared))
+            latest = _later(latest, _latest(raw))
+        except _ODD as cause:
+            raise _odd(raw, source, cause) from cause
     if not kinds:
         raise BadSpec(
             source,
@@ -190,15 +194,33 @@ def of_objects(objects: Iterable[Wire], source: str = "objects") -> Snapshot:
             expected="a List of nodes, pods, poddisruptionbudgets and their owners",
             remedy=MAKE,
         )
+    try:
+        stored, queues = volumes(claims, persistent), flavors.of(*kueue.values())
+    except _ODD as cause:
+        raise _odd({"kind": "a volume, claim or queue"}, source, cause) from cause
     return Snapshot(
         nodes=tuple(nodes),
         pods=tuple(pods),
         budgets=tuple(budgets),
         workloads=tuple(workloads),
-        volumes=volumes(claims, persistent),
-        queues=flavors.of(*kueue.values()),
+        volumes=stored,
+        queues=queues,
         kinds=frozenset(kinds),
         taken=latest,
+    )
+
+
+def _odd(raw: Wire, source: str, cause: Exception) -> BadFile:
+    """An object that no API server has written."""
+    meta = raw.get("metadata")
+    name = (
+        f"{meta.get('namespace') or ''}/{meta.get('name')}".lstrip("/") if isinstance(meta, dict) else "without a name"
+    )
+    return BadFile(
+        f"{raw.get('kind', 'an object')} {name} in {source}",
+        f"cannot be read: {cause}",
+        expected="objects as kubectl get -o json prints them",
+        remedy=f"dump it again: {MAKE}",
     )
 
 

@@ -419,3 +419,38 @@ def test_where_no_node_can_be_judged_what_is_missing_is_said_with_the_command_th
     assert first.startswith(f"no node can be judged: {missing}")
     assert then.startswith("    next: kubectl get nodes,pods,pdb")
     assert "where Kueue runs, also workloads.kueue.x-k8s.io,localqueues" in then
+
+
+WITH_CLAIM = {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]}
+CLAIM = {"kind": "PersistentVolumeClaim", "metadata": meta("c"), "spec": {"volumeName": "v"}}
+EMPTY_CLAIM = {"kind": "PersistentVolumeClaim", "metadata": meta("c"), "spec": {}}
+
+
+@pytest.mark.parametrize(
+    ("more", "drainable"),
+    [
+        ([], None),
+        ([CLAIM], None),
+        ([CLAIM, {"kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {"local": {"path": "/a"}}}], False),
+        ([CLAIM, {"kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {"csi": {"driver": "x"}}}], True),
+        ([EMPTY_CLAIM], True),
+    ],
+)
+def test_a_claim_that_may_be_stored_on_the_node_alone_is_no_leave_to_go(more, drainable):
+    assert blockers([node(), pod(spec=WITH_CLAIM), *more]).drainable is drainable
+
+
+@pytest.mark.parametrize(
+    ("garbled", "named"),
+    [
+        (pod(spec={"priority": "high"}), "Pod default/p1"),
+        (pod(spec={"volumes": [None]}), "Pod default/p1"),
+        ({**pdb(), "status": ["x"]}, "PodDisruptionBudget default/b1"),
+        ({**node(), "status": {"conditions": "x"}}, "Node n1"),
+        ({"kind": "Pod", "metadata": None, "spec": {"tolerations": "x"}}, "Pod without a name"),
+        ({"kind": "PersistentVolumeClaim", "metadata": "x"}, "PersistentVolumeClaim without a name"),
+    ],
+)
+def test_an_object_that_no_api_server_has_written_is_named(garbled, named):
+    with pytest.raises(BadSpec, match=named):
+        blockers([node(), pod("p2"), garbled])
