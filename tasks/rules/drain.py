@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from infra.model.cluster import EMPTY
+from infra.model.gangs import gang_kind
 from infra.model.verdict import Finding, Level
 from infra.model.workload import Pod
 from tasks.rules.decision import Act, Context, Decision, Rule
@@ -73,6 +74,27 @@ def _bare(pod: Pod, ctx: Context) -> Decision | None:
         reason="no controller owns it: evicted, it is gone for good",
         remedy="move it by hand, or allow drain.force.bare_pods (--force)",
     )
+
+
+def _owner_unread(pod: Pod, ctx: Context) -> Decision | None:
+    """May it be of a gang? Whoever must not see that would tear it apart, pod by pod."""
+    if ctx.target is None:
+        return None  # a drain on its own moves no gangs
+    owner = pod.owner
+    for _ in range(8):  # a chain of owners is short; a longer one is a cycle
+        if owner is None:
+            break
+        why = ctx.snapshot.unread.get(owner.kind, "")
+        if why.startswith("403") and gang_kind(owner.api_version, owner.kind):
+            return Decision(
+                act=Act.BLOCK,
+                code="owner-unread",
+                reason=f"whether its {owner.kind} {owner.name} is a gang is unknown: {why}",
+                remedy="kubectl auth can-i --list, and infra/deploy/rbac.yaml for what is needed",
+            )
+        known = ctx.snapshot.workload_by_uid.get(owner.uid)
+        owner = known.owner if known else None
+    return None
 
 
 def _empty_dir(pod: Pod, ctx: Context) -> Decision | None:
@@ -238,6 +260,7 @@ RULES: tuple[Rule, ...] = (
     terminating,
     dead_node,
     _bare,
+    _owner_unread,
     _empty_dir,
     _volume,
     _do_not_disrupt,

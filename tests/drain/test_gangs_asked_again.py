@@ -52,6 +52,27 @@ def test_a_gang_that_nothing_holds_may_be_stopped():
     assert block(seen()) == ""
 
 
+SET = Owner(kind="JobSet", name="llm", uid="set", api_version="jobset.x-k8s.io/v1alpha2")
+
+
+@pytest.mark.parametrize(
+    ("unread", "known", "held"),
+    [
+        ({"Job": "403 Forbidden: no"}, (), True),
+        ({"JobSet": "403 Forbidden: no"}, (replace(JOB, owner=SET),), True),
+        ({"JobSet": "404 : 404 page not found"}, (replace(JOB, owner=SET),), False),  # its kind is not served any more
+        ({"PersistentVolume": "403 Forbidden: no"}, (JOB,), False),
+    ],
+)
+def test_ranks_whose_owners_may_not_be_read_are_not_evicted_one_by_one(unread, known, held):
+    snapshot = replace(seen(), workloads=known, unread=unread)
+
+    plan = plan_move(snapshot, Drain(), ["s1", "s2"], shape_of(snapshot.nodes[2:]), ["t1", "t2"])
+
+    assert {f.code for f in plan.findings if f.code == "owner-unread"} == ({"owner-unread"} if held else set())
+    assert plan.blocked is held
+
+
 @pytest.mark.parametrize(
     ("more", "drain", "code"),
     [
