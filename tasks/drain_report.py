@@ -46,7 +46,10 @@ class NodePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainReport:
-    """How a stand-alone drain ended. `plan`: its nodes before the first eviction; blocked ones were not touched."""
+    """How a stand-alone drain ended. `plan`: its nodes before the first eviction; blocked ones were not touched.
+
+    `selected`: by --pod-selector, so that a drained node may hold other pods, and is not proven empty.
+    """
 
     end: End
     nodes: dict[str, End]
@@ -59,6 +62,7 @@ class DrainReport:
     requests: int
     seconds: float
     dry_run: bool = False
+    selected: bool = False
 
     @property
     def blocked(self) -> tuple[Finding, ...]:
@@ -97,6 +101,7 @@ class DrainReport:
         return {
             "end": self.end.value,
             "dry_run": self.dry_run,
+            "selected_pods_only": self.selected,
             "nodes": {name: end.value for name, end in self.nodes.items()},
             "blocked": [f.to_dict() for f in self.blocked],
             "warnings": [f.to_dict() for f in self.warnings],

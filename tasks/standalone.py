@@ -138,6 +138,7 @@ class _Drain:
                 requests=0,
                 seconds=0.0,
                 dry_run=self.options.dry_run,
+                selected=self.options.pod_selector is not None,
             )
             self._tell(report)
             if not self.options.dry_run and free:

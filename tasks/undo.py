@@ -70,7 +70,7 @@ def roll_back(run: Run, *, remove_target: bool) -> dict[str, Any]:
     settings = _clouds(run, record)
     removed: list[str] = []
     if remove_target:
-        removed, stays = _remove_target(run), ""
+        removed, stays = _remove_target(run, opened=record.began(Step.MIGRATE)), ""
         settings = [line for line in settings if not (removed and line.startswith(pool_words(run.spec.target)))]
     elif not record.began(Step.MIGRATE):
         stays = _left_closed(run)
@@ -183,22 +183,36 @@ def _labels(pool: Pool) -> str:
     return ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
 
 
-def _remove_target(run: Run) -> list[str]:
+def _remove_target(run: Run, *, opened: bool) -> list[str]:
+    """`opened`: it may have taken work, so that each of its machines must be seen as a node, and empty."""
     pool = run.target_pool()
     if pool is None:
         return []
     what = pool_words(run.spec.target)
     if pool.ours != run.name:
         raise Refused(what, f"belongs to {pool.ours or 'somebody else'}", expected=f"made by run {run.name}")
-    _, blocks, back = _occupied(run, pool)
-    if blocks:
-        raise Refused(
-            what,
-            f"is not empty: {and_more([f.wording() for f in blocks], 3)}",
-            expected="no pod on it",
-            remedy=f"move them: {back}",
-        )
-    pools.retire(run.target, run.spec.target, run.clock, run.say)
+
+    def prove() -> None:
+        nodes, blocks, back = _occupied(run, pool)
+        if blocks:
+            raise Refused(
+                what,
+                f"is not empty: {and_more([f.wording() for f in blocks], 3)}",
+                expected="no pod on it",
+                remedy=f"move them: {back}",
+            )
+        standing = run.target_pool()
+        if opened and standing is not None and len(nodes) < standing.nodes:
+            raise Refused(
+                what,
+                f"{plural(len(nodes), 'node')} in Kubernetes: what runs on the others cannot be seen",
+                expected=f"{standing.nodes}, as the cloud says",
+                remedy=f"kubectl get nodes -L {','.join(pool.node_selector)}: put the pool's label back, or let the "
+                "cloud repair or remove machines that have no node",
+            )
+
+    prove()
+    pools.retire(run.target, run.spec.target, run.clock, run.say, prove)
     return [f"{what} deleted"]
 
 

@@ -202,6 +202,7 @@ def test_a_selector_moves_the_pods_it_picks_and_no_others(kube, pools):
     where = {p["metadata"]["labels"]["app"]: p["spec"]["nodeName"] for p in pools.pods()}
     assert where["web"] == "new-0"
     assert where["db"].startswith("old")
+    assert report.to_json()["selected_pods_only"], "a program must not take it for a proven empty node"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from flows.rollback import PUT_BACK
 from infra.clock import rfc3339
+from infra.errors import Refused
 from infra.kube import records, switches
 from infra.kube.api import MERGE_PATCH
 from infra.kube.leases import hold
@@ -162,6 +163,13 @@ def test_the_way_back_for_work_on_the_target_is_one_that_drain_accepts_and_names
     until(lambda: len(ranks(run)) == 2, "two ranks on the target")
     began = StepRecord(step=Step.MIGRATE, state=StepState.STARTED, started=rfc3339(run.clock.now()))
     records.write_step(run.kube, run.name, began)
+    busy = set(ranks(run))
+    for word, refusal in ((None, "what runs on the others cannot be seen"), (NEW, "is not empty")):
+        for name in busy:
+            body = {"metadata": {"labels": {"eks.amazonaws.com/nodegroup": word}}}
+            run.kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+        with pytest.raises(Refused, match=refusal):
+            undo.roll_back(run, remove_target=True)
 
     ended = undo.roll_back(run, remove_target=False)
 
