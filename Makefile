@@ -15,7 +15,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((
 
 help:
 	@echo "make demo               a migration refused, the same one passing: simulated, on loopback (CLOUD=gke, KEEP=1)"
-	@echo "make test               the whole suite"
+	@echo "make test               everything that needs neither Go nor patience"
 	@echo "make lint types contracts"
 	@echo "make bench              figures as ratios, each in one run"
 	@echo "make test-kill          kill -9 at every step boundary and at random moments (KILLS, DRAIN_KILLS, SEED)"
