@@ -35,8 +35,11 @@ def load() -> Mapping[str, Fabric]:
 
 
 def fabric_of(machine_type: str) -> Fabric | None:
-    """The entry of a machine type, or None: an unknown type is measured, not judged."""
-    return load().get(machine_type)
+    """The entry of a machine type, or None: an unknown type is measured, not judged.
+
+    SageMaker HyperPod labels its nodes with "ml." in front of EC2's name.
+    """
+    return load().get(machine_type.removeprefix("ml."))
 
 
 def parse_size(text: object) -> int:

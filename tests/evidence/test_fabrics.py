@@ -85,6 +85,11 @@ def test_half_of_what_a_machine_of_400_gb_s_reaches_on_two_nodes_is_below_its_fl
     assert 487 / 2 < figure.floor_gb_s < 330
 
 
+def test_hyperpods_name_of_a_machine_type_is_the_same_machine():
+    assert fabric_of("ml.p5.48xlarge") is fabric_of("p5.48xlarge") is not None
+    assert fabric_of("ml.a3-megagpu") is fabric_of("p5") is None
+
+
 def test_gke_rdma_resources_are_one_of_each():
     resources = fabric_of("a3-ultragpu-8g").rdma_resources
     assert resources == {f"networking.gke.io.networks/rdma-{i}": 1 for i in range(8)}
