@@ -11,6 +11,7 @@ from infra.errors import Unmeasured
 from infra.kube import leases, read, records
 from infra.model.pools import PoolState
 from infra.model.record import Step, StepState
+from infra.model.spec import ExternalPool
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict
 from tasks import drain, fence, gangs, planning, pools, swap_record
 from tasks.facts import LEAVING, LISTED, SOURCE_PRIOR, TARGET_PRIOR, gate_done, noted
@@ -26,6 +27,10 @@ def retire(run: Run) -> Done:
     """Step 10. The gate once more; the source proven empty by UID right before each request to delete it."""
     source = run.source_pool()
     begun, made = noted(run, _RETIRING), _made(run)
+    if source is None and (standing := _unlabelled(run)):
+        labels = ",".join(getattr(run.spec.source, "selector", {}))
+        summary = f"not gone: there is {and_more(standing, 3)} of it without its labels: kubectl get nodes -L {labels}"
+        return Done(summary=summary, state=StepState.HELD, data={"outcome": Outcome.UNMEASURED})
     if source is None or (begun and (source.state is PoolState.DELETING or pools.is_other(source, made))):
         return _follow_deletion(run, begun)
     found = _judge_for_retirement(run)
@@ -67,6 +72,14 @@ def _follow_deletion(run: Run, begun: Mapping[str, Any]) -> Done:
     _give_back(run)
     what = f"{plural(int(begun['nodes']), 'node')} verified empty, then deleted" if begun else "it is gone"
     return Done(summary=f"{pool_words(run.spec.source)} retired: {what}", data={"outcome": Outcome.PASS, **begun})
+
+
+def _unlabelled(run: Run) -> list[str]:
+    """Nodes that were emptied and stand, of a pool that is known by its nodes' labels alone and was not found."""
+    if not isinstance(run.spec.source, ExternalPool):
+        return []
+    emptied = set(noted(run, LEAVING).get("nodes") or ())
+    return sorted(n.name for n in read.snapshot(run.kube, owners=False, storage=False).nodes if n.uid in emptied)
 
 
 def _made(run: Run) -> list[str]:
