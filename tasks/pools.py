@@ -41,13 +41,14 @@ _ORDER = (
     IssueClass.UNKNOWN,
     IssueClass.TRANSIENT,
 )
+_REMOVE = "remove what was made: poolshift rollback SPEC --remove-target"
 _REMEDIES = {
-    IssueClass.CAPACITY: "wait, use a reservation or another zone; remove what was made: poolshift rollback SPEC",
-    IssueClass.QUOTA: "ask the cloud for a higher quota; remove what was made: poolshift rollback SPEC",
-    IssueClass.CONFIG: "correct the named setting in the spec; remove what was made: poolshift rollback SPEC",
-    IssueClass.JOIN: "read the nodes' console output (role, security groups, bootstrap); then poolshift rollback SPEC",
+    IssueClass.CAPACITY: f"wait, use a reservation or another zone; {_REMOVE}",
+    IssueClass.QUOTA: f"ask the cloud for a higher quota; {_REMOVE}",
+    IssueClass.CONFIG: f"correct the named setting in the spec; {_REMOVE}",
+    IssueClass.JOIN: f"read the nodes' console output (role, security groups, bootstrap); {_REMOVE}",
     IssueClass.DRAIN: "see which pods and budgets hold the nodes: kubectl get pods -A -o wide, kubectl get pdb -A",
-    IssueClass.UNKNOWN: "read the cloud's console for this pool; then poolshift rollback SPEC",
+    IssueClass.UNKNOWN: f"read the cloud's console for this pool; {_REMOVE}",
     IssueClass.TRANSIENT: "run the same command again",
 }
 

@@ -16,7 +16,7 @@ from tasks import drain, fence, gangs, opening, planning, pools, report, swap_ba
 from tasks.identity import pool_words
 from tasks.keeping import KeptRoom
 from tasks.rules import story_ended
-from tasks.rules.gangs import find_gangs, stop_words
+from tasks.rules.gangs import find_gangs, start_words, stop_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
 
@@ -174,8 +174,9 @@ def _occupied(run: Run, pool: Pool) -> tuple[list[str], list[Finding], str]:
     emptying = f"poolshift drain --selector {_labels(pool)} --ignore-daemonsets"
     held = find_gangs(snapshot, run.spec.drain, names)
     if held:
-        words = " and ".join(stop_words(gang) for gang in held[:3]) + (" and so on" if len(held) > 3 else "")
-        emptying = f"{words} (a drain on its own asks for no checkpoint), then {emptying}"
+        more = " and so on" if len(held) > 3 else ""
+        stop, start = (" and ".join(words(gang) for gang in held[:3]) + more for words in (stop_words, start_words))
+        emptying = f"{stop} (a drain on its own asks for no checkpoint), then {emptying}, then {start}"
     return names, [f for f in found if f.level is Level.BLOCK], emptying
 
 

@@ -196,7 +196,7 @@ class EksPools(EksCluster):
                 what,
                 f"was made by this run from another spec (template {template}, {pool.nodes} nodes)",
                 expected=f"template {group.body['launchTemplate']['name']}, {target.nodes} nodes",
-                remedy="poolshift rollback SPEC to remove it, or choose another target.name",
+                remedy="remove it: poolshift rollback SPEC --remove-target; or choose another target.name",
             )
 
     def _delete_templates(self, pool_name: str) -> None:

@@ -137,7 +137,7 @@ class GkePools(GkeCluster):
                 what,
                 f"was made by this run from another spec: (type, zones, reservation, nodes) {got}",
                 expected=str(wanted),
-                remedy="poolshift rollback SPEC to remove it, or choose another target.name",
+                remedy="remove it: poolshift rollback SPEC --remove-target; or choose another target.name",
             )
 
     def _settle(self, name: str, described: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -319,14 +319,29 @@ def ended_words(ended: Mapping[str, Any]) -> str:
 
 
 def stop_words(gang: Gang) -> str:
-    """How a person stops it by hand: the command, where its switch is a field."""
+    """How a person stops it by hand: the command of its kind."""
+    return f"stop {gang.object} after a checkpoint: {_by_hand(gang, stop=True)}"
+
+
+def start_words(gang: Gang) -> str:
+    """How a person starts it again after `stop_words`: the command of its kind."""
+    what = f"start {gang.object} again"
+    if gang.switch_kind.means is Means.SCALE:
+        what += " (N: its replicas of before)"
+    return f"{what}: {_by_hand(gang, stop=False)}"
+
+
+def _by_hand(gang: Gang, *, stop: bool) -> str:
     kind, at = gang.switch_kind, gang.switch
-    values = {Means.SUSPEND: True, Means.ACTIVE: False, Means.SCALE: 0}
-    if kind.means not in values:
-        return f"stop {gang.object} after a checkpoint"
-    patch = json.dumps(kind.switch(values[kind.means]), separators=(",", ":"))
-    command = f"kubectl -n {at.namespace} patch {kind.plural}.{kind.group} {at.name} --type merge -p '{patch}'"
-    return f"stop {gang.object} after a checkpoint: {command}"
+    values: Mapping[Means, tuple[object, object]] = {
+        Means.SUSPEND: (True, False),
+        Means.ACTIVE: (False, True),
+        Means.SCALE: (0, "N"),
+    }
+    if kind.means not in values:  # Volcano's switch is no field: its own tool makes the Command object
+        return f"vcctl job {'suspend' if stop else 'resume'} --namespace {at.namespace} --name {at.name}"
+    patch = json.dumps(kind.switch(values[kind.means][0 if stop else 1]), separators=(",", ":")).replace('"N"', "N")
+    return f"kubectl -n {at.namespace} patch {kind.plural}.{kind.group} {at.name} --type merge -p '{patch}'"
 
 
 def _homeless(

@@ -97,7 +97,7 @@ def check_name(q: Question) -> Iterator[Finding]:
             what,
             f"was made by this run and is {existing.state}",
             "active",
-            "poolshift rollback SPEC removes it; then run again",
+            "remove it: poolshift rollback SPEC --remove-target; then run again",
         )
     else:
         yield info("target-adoptable", what, f"was made by this run and is {existing.state}", "it is continued")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -15,7 +16,7 @@ from infra.model.record import PRIOR
 from infra.model.spec import Drain, MoveMode
 from tasks.drain import move
 from tasks.gangs import restore
-from tasks.rules.gangs import find_gangs, judge_gang
+from tasks.rules.gangs import find_gangs, judge_gang, start_words, stop_words
 from tasks.rules.outcome import End
 
 CUSTOM = [
@@ -45,6 +46,26 @@ def rank(name, owners, node="old-0", gpus=8):
     resources = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
     found = obj("Pod", name, "v1", owners, nodeName=node, containers=[{"name": "c", "resources": resources}])
     return {**found, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize("kind", GANG_KINDS, ids=lambda k: f"{k.kind}.{k.group}")
+def test_what_a_person_stops_by_hand_is_started_by_hand_again(kind):
+    """Typed one after the other, both commands leave the switch as it was."""
+    api = f"{kind.group}/{kind.version}"
+    root = obj(kind.kind, "llm", api, parallelism=2, completions=2, completionMode="Indexed")
+    (gang,) = find_gangs(of_objects([root, rank("llm-0", ref(kind.kind, "llm", api))]), Drain(), OLD)
+    stop, start = stop_words(gang), start_words(gang)
+    assert "llm after a checkpoint: " in stop
+    assert "llm again" in start
+    if kind.means is Means.COMMAND:
+        assert stop.endswith("vcctl job suspend --namespace d --name llm")
+        assert start.endswith("vcctl job resume --namespace d --name llm")
+        return
+    stopped, started = (json.loads(w.split("-p '")[1].split("'")[0].replace(":N}", ":3}")) for w in (stop, start))
+    assert stop.split("-p ")[0].split(": ")[1] == start.split("-p ")[0].split(": ", 1 + start.count("N: "))[-1]
+    assert kind.is_stopped(stopped)
+    assert not kind.is_stopped(started)
+    assert kind.read_switch(started) is not None
 
 
 class TestFinding:

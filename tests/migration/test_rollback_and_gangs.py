@@ -182,3 +182,6 @@ def test_the_way_back_for_work_on_the_target_is_one_that_drain_accepts_and_names
     request = Request(selector=emptying.split()[1], ignore_daemonsets="--ignore-daemonsets" in emptying, dry_run=True)
     found = drain(run.spec.cluster, request)
     assert found.exit_code == 0, found.to_json()
+    start = json.loads(emptying.split(", then start job train/gang again: ")[1].split("-p '")[1].split("'")[0])
+    run.kube.request("PATCH", f"{JOBS}/gang", body=start, content_type=MERGE_PATCH)
+    until(lambda: len(ranks(run)) == 2, "two ranks on the source")
