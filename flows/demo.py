@@ -191,8 +191,8 @@ def _conclude(stages: list[Stage]) -> list[str]:
         f"   The old pool is untouched ({plural(f.get('old_nodes', 0), 'node')}), the new one fenced off "
         f"({f.get('new_fenced', 0)} of {plural(f.get('new_nodes', 0), 'node')}).",
         f"2. Migrated, exit code {healthy.exit_code}. {h.get('moved', '')}",
-        f"   {h.get('bandwidth', '')}",
         f"   {h.get('steps', '')}",
+        f"   {h.get('bandwidth', '')}",
         f"   {h.get('retired', '')}",
         f"Reports: {f.get('report', '(none)')}",
         f"         {h.get('report', '(none)')}",

@@ -124,13 +124,13 @@ def facts(records: Records) -> dict[str, str]:
     migrated = _done(records, Step.MIGRATE)
     if migrated:
         found["moved"] = migrated.summary
-    both = compared(records)
-    if both.at is not None:
-        found["bandwidth"] = f"All-reduce busbw at {size(both.at)}: {both.words('->')}."
     medians = step_medians(records)
     if medians:
         one, other = medians
         found["steps"] = f"Median training step: {one:.2f} -> {other:.2f} s ({one / other:.2f} times faster)."
+    both = compared(records)
+    if both.at is not None:
+        found["bandwidth"] = f"All-reduce busbw at {size(both.at)}: {both.words('->')}."
     retired = _done(records, Step.RETIRE)
     if retired:
         found["retired"] = retired.summary

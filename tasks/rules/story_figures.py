@@ -12,6 +12,8 @@ from infra.model.record import Step, StepRecord, StepState
 from tasks.rules.story_tables import Records, evidence, first_replicas, pods_of
 from tasks.rules.wording import plural, size
 
+NOT_ALIKE = "not comparable: another number of nodes or another size"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -42,14 +44,20 @@ class Compared:
         """Bytes; None where no size was measured on both."""
         return max(set(self.old.busbw) & set(self.new.busbw), default=None)
 
+    @property
+    def alike(self) -> bool:
+        """Both on one number of nodes: on more it is another measurement, and no arrow leads from one to the other."""
+        return self.at is not None and 0 < self.old.nodes == self.new.nodes
+
     def words(self, arrow: str) -> str:
-        """Both figures, with both numbers of nodes where they differ: more nodes are another measurement."""
+        """Both figures: what became of the one where they are alike, else side by side."""
         if self.at is None:
             return ""
         one, other = self.old.busbw[self.at], self.new.busbw[self.at]
-        if self.old.nodes == self.new.nodes:
-            return f"{one:.1f} {arrow} {other:.1f} GB/s"
-        return f"{one:.1f} GB/s on {_nodes(self.old)} {arrow} {other:.1f} GB/s on {_nodes(self.new)}"
+        if self.alike:
+            return f"{one:.1f} {arrow} {other:.1f} GB/s on {_nodes(self.old)}"
+        sides = f"old pool {one:.1f} GB/s on {_nodes(self.old)}, new pool {other:.1f} GB/s on {_nodes(self.new)}"
+        return f"{sides} ({NOT_ALIKE})"
 
 
 def compared(records: Records) -> Compared:
@@ -87,18 +95,19 @@ def step_medians(records: Records) -> tuple[float, float] | None:
 
 
 def figures(records: Records) -> Iterable[Figure]:
-    """The numbers below the headline."""
-    both = compared(records)
-    if both.at is not None:
-        yield Figure(name=f"all-reduce bus bandwidth at {size(both.at)}, old → new pool", value=both.words("→"))
-    elif both.old.busbw or both.new.busbw:
-        side, name = (both.new, "new") if both.new.busbw else (both.old, "old")
-        at = max(side.busbw)
-        where = f"{name} pool, {_nodes(side)}"
-        yield Figure(name=f"all-reduce bus bandwidth at {size(at)}, {where}", value=f"{side.busbw[at]:.1f} GB/s")
+    """The numbers below the headline. The training step is first: it is what the move is for."""
     medians = step_medians(records)
     if medians:
         yield Figure(name="median training step, old → new pool", value=f"{medians[0]:.2f} → {medians[1]:.2f} s")
+    both = compared(records)
+    if both.at is not None and both.alike:
+        yield Figure(name=f"all-reduce bus bandwidth at {size(both.at)}, old → new pool", value=both.words("→"))
+    else:
+        sides = [(s, name) for s, name in ((both.old, "old"), (both.new, "new")) if s.busbw]
+        for side, name in sides:
+            at = max(side.busbw) if both.at is None else both.at
+            where = f"{name} pool, {_nodes(side)}" + (f" ({NOT_ALIKE})" if len(sides) > 1 else "")
+            yield Figure(name=f"all-reduce bus bandwidth at {size(at)}, {where}", value=f"{side.busbw[at]:.1f} GB/s")
     # As the report's table shows each, so that it adds up.
     spent = sum(
         round(e.gpu_minutes, 1) for s in (Step.BASELINE, Step.VALIDATE, Step.SOAK) for e in evidence(records, s)

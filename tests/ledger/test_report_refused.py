@@ -5,8 +5,8 @@ from __future__ import annotations
 from infra.model.evidence import Evidence
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict
-from tasks.rules.story import tell
-from tasks.rules.story_figures import compared
+from tasks.rules.story import facts, tell
+from tasks.rules.story_figures import compared, figures
 from tasks.rules.story_refused import causes, reason
 from tasks.rules.story_tables import tables
 from tasks.rules.wording import gate_words
@@ -110,9 +110,17 @@ def test_bandwidths_of_different_numbers_of_nodes_are_told_with_both_numbers() -
     other = {**sides, Step.VALIDATE: done(Step.VALIDATE, evidence=[sweep(347.8, 4)])}
     mixed = {**sides, Step.VALIDATE: done(Step.VALIDATE, evidence=[sweep(347.8, 4), sweep(347.8, 6)])}
 
-    assert compared(same).words("→") == "22.3 → 347.8 GB/s"
-    assert compared(other).words("→") == "22.3 GB/s on 2 nodes → 347.8 GB/s on 4 nodes"
+    assert compared(same).words("→") == "22.3 → 347.8 GB/s on 2 nodes"
+    assert (
+        compared(other).words("→").startswith("old pool 22.3 GB/s on 2 nodes, new pool 347.8 GB/s on 4 nodes (not co")
+    )
     assert "differing numbers of nodes" in compared(mixed).words("→")
+    mixed_both = {**mixed, Step.BASELINE: done(Step.BASELINE, evidence=[sweep(22.3, 2), sweep(22.3, 3)])}
+    for records in (other, mixed, mixed_both):
+        shown = [f for f in figures(records) if "bandwidth" in f.name]
+        assert len(shown) == 2
+        assert not any("→" in f.value + f.name for f in shown)
+        assert "->" not in facts(records)["bandwidth"]
 
 
 def moved(pods: int, end: str, gone: int, *waves: tuple[int, int]) -> dict[str, str]:
