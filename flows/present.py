@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import console
 from tasks.progress import complete
+from tasks.rules.folding import alike
 from tasks.rules.outcome import waits_words
 from tasks.rules.wording import and_more, plural
 
@@ -168,9 +169,10 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         console.show_json(found.to_json())
         return
     # What blocks was told before the first eviction; with a dry run this is the answer.
-    _findings((*(found.blocked if found.dry_run else ()), *found.warnings[:20], *found.unproven))
-    if len(found.warnings) > 20:
-        console.say(f"and {len(found.warnings) - 20} more warnings: --json shows all")
+    warnings = alike(found.warnings)
+    _findings((*(found.blocked if found.dry_run else ()), *warnings[:20], *found.unproven))
+    if len(warnings) > 20:
+        console.say(f"and {len(warnings) - 20} more warnings: --json shows all")
     for left in found.left:
         console.say(f"pod {left.pod.key} on {left.pod.node}: {left.end.value}: {left.reason}")
         if left.remedy:
@@ -209,8 +211,8 @@ def _ended(found: DrainReport) -> str:
 
 
 def _findings(found: Sequence[Finding]) -> None:
-    """Worst first, and below each what to do next."""
-    for finding in sorted(found, key=lambda f: ("block", "warn", "info").index(f.level)):
+    """Worst first, those alike as one, and below each what to do next."""
+    for finding in sorted(alike(found), key=lambda f: ("block", "warn", "info").index(f.level)):
         console.show_findings([replace(finding, remedy="")])
         if finding.remedy:
             console.out().print(complete(f"        next: {finding.remedy}"), markup=False)

@@ -29,6 +29,7 @@ from tasks.orphans import with_new_daemonsets
 from tasks.rules.decision import Act, Allowed, Context, Decision, strictest
 from tasks.rules.drain import decide, drains_last, finding
 from tasks.rules.fencing import DRAIN
+from tasks.rules.folding import alike
 from tasks.rules.outcome import End, Fate, Limits, PodEnd, Progress, Sentence, Tally, node_ends, worst_end
 from tasks.rules.sentences import sentence_of
 from tasks.rules.wording import and_more, plural
@@ -182,7 +183,7 @@ class _Drain:
         """Before the first eviction: what blocks, and which pods need mending or room first. A dry run tells all."""
         if self.options.dry_run:
             return
-        told = report.blocked
+        told = alike(report.blocked)
         for found in told[:TOLD]:
             self._say_found(found)
         if len(told) > TOLD:

@@ -6,6 +6,7 @@ all pass, since a dry run stores nothing.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,14 +140,16 @@ def _never(budget: Budget, covered: Sequence[Pod], counts_owners: bool, expected
     if budget.unhealthy_policy not in KNOWN_POLICIES:
         return (
             f"unhealthyPodEvictionPolicy {budget.unhealthy_policy!r} is unknown, and means: do not evict",
-            f"let its owner set one of {', '.join(KNOWN_POLICIES)}",
+            f"let its owner set one of {', '.join(KNOWN_POLICIES)}: "
+            + patch(budget, unhealthyPodEvictionPolicy=KNOWN_POLICIES[0]),
         )
-    relax = "no replica helps: let its owner relax the budget for the move (maxUnavailable: 1)"
+    opening = _opening(budget, covered, counts_owners)
+    relax = f"no replica helps: let its owner relax the budget for the move: {opening}"
     if budget.max_unavailable in ("0", "0%"):
         return f"maxUnavailable is {budget.max_unavailable}: it never allows an eviction", relax
     if budget.min_available == "100%":
         return "minAvailable is 100%: it never allows an eviction", relax
-    integer = "let its owner write minAvailable as a number below that of its pods: that needs no count of owners"
+    integer = f"let its owner write minAvailable as a number below that of its pods, counting no owners: {opening}"
     if counts_owners and expected == 0 and covered:
         if all(p.owner is None for p in covered):
             return (
@@ -158,12 +161,28 @@ def _never(budget: Budget, covered: Sequence[Pod], counts_owners: bool, expected
             return f"the server cannot count the pods of a {other} (no scale subresource): it expects 0 pods", integer
     stale = budget.allowed is not None and not budget.counted
     if not stale and 0 < expected <= desired and not budget.disrupted:
-        helps = "add a replica, or let its owner relax the budget"
+        helps = f"add a replica, or let its owner relax the budget: {opening}"
         return (
             f"it needs {desired} healthy of {plural(expected, 'pod')}: none can be spared",
             helps if _another_helps(budget, expected) else relax,
         )
     return "", ""
+
+
+def patch(budget: Budget, **spec: int | str | None) -> str:
+    """The command that changes these fields of its spec; None takes one away."""
+    body = json.dumps({"spec": spec}, separators=(",", ":"))
+    return f"kubectl -n {budget.namespace} patch pdb {budget.name} --type merge -p '{body}'"
+
+
+def _opening(budget: Budget, covered: Sequence[Pod], counts_owners: bool) -> str:
+    """The command after which one pod may go at a time: a share of what is wanted, where the server can count that."""
+    countable = all(p.owner is not None and p.owner.kind in _COUNTABLE for p in covered)
+    if counts_owners and countable:
+        other: dict[str, int | None] = {"minAvailable": None} if budget.min_available else {}
+        return patch(budget, **other, maxUnavailable=1)
+    written: dict[str, int | None] = {"maxUnavailable": None} if budget.max_unavailable else {}
+    return patch(budget, **written, minAvailable=max(0, len(covered) - 1))
 
 
 def spends(pod: Pod, budget_room: Room) -> bool | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.model.workload import Pod
-from tasks.rules.budgets import Room, spends
+from tasks.rules.budgets import Room, patch, spends
 from tasks.rules.decision import Act, Context, Decision
 from tasks.rules.wording import and_more
 
@@ -89,7 +89,8 @@ def _unhealthy(found: Room, ctx: Context) -> tuple[str, str]:
     if len(found.unplaced) < len(found.unhealthy):
         policy = found.budget.unhealthy_policy
         reason += f" (policy {policy})"
-        remedies.append("mend those pods" + ("" if policy == "AlwaysAllow" else f", or set {_POLICY}: AlwaysAllow"))
+        let = "" if policy == "AlwaysAllow" else f", or: {patch(found.budget, **{_POLICY: 'AlwaysAllow'})}"
+        remedies.append(f"mend those pods{let}")
     if found.unplaced:
         homeless = found.unplaced[0]
         said = homeless.unschedulable.partition(". ")[0].rstrip(".")  # what follows is of preemption
@@ -108,7 +109,7 @@ def _room_for(pod: Pod, ctx: Context) -> str:
     run, nodes = min(by_run.items(), key=lambda held: (held[0] == ctx.run, held[0]))
     if run == ctx.run:
         return "give it room: add nodes, or drain fewer at a time; its cordons keep the others closed"
-    return f"give it room: add nodes, or give up what {run} has cordoned: {_uncordon(nodes)}"
+    return f"give it room: add nodes, or, if {run} has ended, open what it left closed: {_uncordon(nodes)}"
 
 
 def _uncordon(nodes: list[str], limit: int = 5) -> str:

@@ -25,13 +25,22 @@ def lines(findings: Iterable[Finding], *, remedies: bool = True) -> list[str]:
     return [_line(group, remedies=remedies) for group in groups.values()]
 
 
+def alike(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings that say the same of many objects as one of all of them, in the order of the first."""
+    groups: dict[Finding, list[str]] = {}
+    for each in findings:
+        groups.setdefault(replace(each, object=""), []).append(each.object)
+    return [replace(what, object=and_more(list(dict.fromkeys(objects)), 3)) for what, objects in groups.items()]
+
+
 def first_causes(findings: Sequence[Finding]) -> list[Finding]:
     """Without what follows from a machine type that nobody knows; its own finding says how many those are."""
     root = next((f for f in findings if f.code == UNKNOWN_MACHINE and f.level is Level.BLOCK), None)
     follows = [f for f in findings if f.code in _OF_ITS_SHAPE and f.level is Level.BLOCK] if root else []
     if root is None or not follows:
         return list(findings)
-    told = replace(root, observed=f"{root.observed}; {plural(len(follows), 'other finding')} follow from it")
+    verb = "follows" if len(follows) == 1 else "follow"
+    told = replace(root, observed=f"{root.observed}; {plural(len(follows), 'other finding')} {verb} from it")
     return [told if f is root else f for f in findings if f not in follows]
 
 

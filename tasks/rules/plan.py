@@ -11,7 +11,7 @@ from infra.model.pools import Request
 from infra.model.spec import Strategy
 from infra.model.verdict import Finding, Level
 from tasks.rules import cost
-from tasks.rules.folding import first_causes
+from tasks.rules.folding import alike, first_causes
 from tasks.rules.swap import SwapPlan
 from tasks.rules.waves import MovePlan
 from tasks.rules.wording import and_more, plural
@@ -105,7 +105,7 @@ class Plan:
             if self.slices.rest:
                 rest = f"{plural(len(self.slices.rest), 'source node')}: {and_more(list(self.slices.rest), 4)}"
                 lines += ["", f"Then, with nothing left to make, in waves: {rest}."]
-        else:
+        elif self.moves.waves:
             lines += ["## Waves", ""]
             for wave in self.moves.waves:
                 pods = plural(len(wave.pods), "pod") if wave.pods else "no pod to move"
@@ -130,8 +130,8 @@ class Plan:
 
     @property
     def shown(self) -> list[Finding]:
-        """Worst first, without what only follows from a machine type that nobody knows."""
-        return first_causes(sorted(self.findings, key=lambda f: list(Level).index(f.level)))
+        """Worst first, those alike as one, without what only follows from a machine type that nobody knows."""
+        return alike(first_causes(sorted(self.findings, key=lambda f: list(Level).index(f.level))))
 
 
 def _plain(data: Any) -> Any:

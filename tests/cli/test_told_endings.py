@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ from flows import cli
 from flows.reaching import Reach
 from infra.errors import PoolshiftError, Refused, facts_of
 from infra.kube.records import RunRecord
+from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
 from infra.model.verdict import Finding, Level
-from tasks import progress, report, wishes
+from tasks import pools, progress, report, wishes
 from tasks.rules import story_ended
-from tasks.rules.folding import first_causes, first_clause, lines
+from tasks.rules.folding import alike, first_causes, first_clause, lines
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +128,36 @@ def test_what_follows_from_an_unknown_machine_type_is_counted_and_not_repeated()
     assert first.observed == "is not known; 3 other findings follow from it"
     assert last == quota
     assert first_causes([*others, quota]) == [*others, quota]
+
+
+def test_one_thing_that_follows_from_an_unknown_machine_type_is_said_to_follow() -> None:
+    root = block("machine-type-unknown", "machine type x", "is not known")
+    assert first_causes([root, block("target-resource", "p", "asks")])[0].observed.endswith(
+        "1 other finding follows from it"
+    )
+
+
+def test_alike_findings_are_one_in_plans_and_drains_too() -> None:
+    pods = [block("pdb-never", f"pod a/p-{n}", "budget a/b: never", "patch it") for n in range(3)]
+    other = block("pdb-never", "pod a/q", "budget a/c: never", "patch it")
+
+    assert alike([pods[0], other, *pods[1:]]) == [
+        replace(pods[0], object="pod a/p-0, pod a/p-1, pod a/p-2"),
+        other,
+    ]
+    assert alike([pods[0], pods[0]]) == [pods[0]]
+
+
+def test_what_is_said_to_remove_a_pool_removes_it() -> None:
+    """A rollback alone leaves what was made."""
+    root = Path(__file__).parents[2]
+    files = [path for part in ("flows", "tasks", "infra") for path in (root / part).rglob("*.py")]
+    remove = re.compile(r"remov\w+ [^\n]*poolshift rollback SPEC(?! --remove)|poolshift rollback SPEC (to )?remove")
+    assert [path.name for path in files if remove.search(path.read_text())] == []
+
+    issue = PoolIssue(issue_class=IssueClass.CAPACITY, code="InsufficientInstanceCapacity", message="none left")
+    pool = Pool(kind="eks", name="p", identity="", state=PoolState.FAILED, machine_type="m", nodes=2, issues=(issue,))
+    assert "poolshift rollback SPEC --remove-target" in pools.failure(pool).remedy
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -79,6 +81,29 @@ def test_a_replica_is_asked_for_only_where_it_opens_the_budget(spec, kind, count
     assert at(count).remedy.startswith("add a replica") == (not at(count + 1).never)
 
 
+def _patched(found, remedy):
+    """The budget after the remedy's command."""
+    command = shlex.split(remedy[remedy.index("kubectl") :])
+    assert command[:6] == ["kubectl", "-n", "d", "patch", "pdb", "b"]
+    spec = json.loads(command[-1])["spec"]
+    names = {"maxUnavailable": "max_unavailable", "minAvailable": "min_available"}
+    changes = {names[key]: "" if value is None else str(value) for key, value in spec.items()}
+    return replace(found, **changes)
+
+
+@pytest.mark.parametrize(
+    "spec", [{"max_unavailable": "0"}, {"max_unavailable": "1"}, {"min_available": "100%"}, {"min_available": "3"}]
+)
+@pytest.mark.parametrize("kind", ["ReplicaSet", "Cluster", None])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_closed_budgets_remedy_is_a_command_that_opens_it(spec, kind, count):
+    found = Budget(namespace="d", name="b", selector=Selector(labels={"app": "a"}), **spec)
+    closed = room(found, pods(count, kind))
+    if closed.never:
+        opened = room(_patched(found, closed.remedy), pods(count, kind))
+        assert (opened.never, opened.allowed) == ("", 1)
+
+
 def test_a_second_replica_is_not_started_where_it_opens_nothing():
     more = {"workloads": (Workload(kind="Deployment", namespace="d", name="o", uid="o", replicas=1, surge=True),)}
     one = {"healthy": 1, "desired": 1, "expected": 1}
@@ -136,7 +161,7 @@ CLOSED = "0/2 nodes are available: 2 node(s) were unschedulable. preemption: 0/2
     ("said", "marks", "run", "command"),
     [
         (CLOSED, {}, "", "open what no run of poolshift has cordoned: kubectl uncordon n2"),
-        (CLOSED, RUN, "", "give up what drain-1 has cordoned: kubectl uncordon n2"),
+        (CLOSED, RUN, "", "if drain-1 has ended, open what it left closed: kubectl uncordon n2"),
         (CLOSED, RUN, "drain-1", "drain fewer at a time; its cordons keep the others closed"),
         ("0/2 nodes are available: 2 Insufficient cpu.", {}, "", "kubectl describe pod -n d p0"),
         ("", RUN, "", "kubectl describe pod -n d p0"),
@@ -166,4 +191,5 @@ def test_pods_that_run_unready_are_to_be_mended_and_the_homeless_given_room():
 
     (told,) = (d for d in decide(other, Context(snapshot=snapshot)) if d.code == "pdb-unhealthy-pods")
 
-    assert told.remedy.startswith("mend those pods, or set unhealthyPodEvictionPolicy: AlwaysAllow; free room")
+    assert told.remedy.startswith("mend those pods, or: kubectl -n d patch pdb b ")
+    assert "; free room" in told.remedy

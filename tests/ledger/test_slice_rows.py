@@ -9,7 +9,7 @@ import pytest
 from infra.kube.records import RunRecord
 from infra.model.record import SliceRecord, SliceStage
 from infra.model.spec import Strategy
-from infra.model.verdict import Outcome
+from infra.model.verdict import Finding, Outcome
 from tasks import observe, report
 from tasks.rules.cost import Estimate
 from tasks.rules.outcome import Progress
@@ -79,14 +79,17 @@ def test_a_time_left_is_told_where_the_pace_says_something_of_it(gone: int, wait
     assert ("left" in words) is (left is not None)
 
 
-def planned(slices: SwapPlan) -> str:
-    waves = (PlannedWave(number=1, nodes=("old-z",), pods=()),)
+def planned(
+    slices: SwapPlan,
+    waves: tuple[PlannedWave, ...] = (PlannedWave(number=1, nodes=("old-z",), pods=()),),
+    findings: tuple[Finding, ...] = (),
+) -> str:
     return Plan(
         run="swapped",
         source="a",
         target="b",
         strategy=Strategy.SWAP if slices.slices else Strategy.SIDE_BY_SIDE,
-        findings=(),
+        findings=findings,
         requests=(),
         moves=MovePlan(waves=waves, findings=(), never=(), stays=0),
         estimate=Estimate(items=()),
@@ -104,3 +107,12 @@ def test_a_plan_shows_slices_in_a_swap_and_waves_elsewhere() -> None:
     assert "wave" not in swap.replace("in waves: 1 source node", "").lower()
     assert "old-z: no pod to move" in waves
     assert "Slices" not in waves
+
+
+def test_a_plan_without_waves_has_no_heading_for_them_and_one_line_for_one_budget() -> None:
+    pods = tuple(Finding.block("pdb-never", f"pod a/p-{n}", "budget a/b: never", "", "patch it") for n in range(3))
+    text = planned(SwapPlan(), (), pods)
+
+    assert "Waves" not in text
+    assert text.count("patch it") == 2  # in the headline and below the one finding
+    assert "more blocking" not in text
