@@ -14,15 +14,17 @@ from infra.errors import NotFound, PoolshiftError
 from infra.fabrics import ceiling, fabric_of
 from infra.kube import api, records
 from infra.kube.records import RunRecord
+from infra.ledger import Ledger
 from infra.model.record import Step
 from infra.model.spec import Cluster
-from tasks import fence, wishes
+from tasks import fence, ledgers, wishes
 from tasks.home import home
 from tasks.progress import complete
 from tasks.rules import story, story_ended, story_figures, story_refused, story_tables
 from tasks.rules.slice_rows import rows_of
 from tasks.run import Run
 
+FILES = ("report.json", "report.md", "report.html")
 TIGHT = frozenset({"state", "took", "measured", "GPU-minutes", "id", "pods"})  # columns that a browser must not fold
 WORDS = (
     ("verdict", "pass, fail or unmeasured. What was not measured has not passed, and only pass opens the gate."),
@@ -45,7 +47,7 @@ def write(run: Run, stopped: PoolshiftError | None = None) -> Path:
     if found is None:
         raise NotFound(f"run {run.name}", "no record in this cluster", remedy="poolshift status")
     ended = _cancelled(run.kube, found)
-    return render(found, folder(run.name), simulated=run.simulated, when=_now(run), stopped=stopped, ended=ended)
+    return keep(found, simulated=run.simulated, when=_now(run), stopped=stopped, ended=ended)
 
 
 def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
@@ -55,15 +57,31 @@ def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
     if found is None:
         names = [r.name for r in records.list_runs(kube)]
         known = f"one of: {', '.join(names)}" if names else "a run; this namespace has none"
-        raise NotFound(f"run {name}", "no record in this cluster", expected=known)
-    where = Path(into) if into else folder(name)
-    when, ended = rfc3339(kube.clock.now()), _cancelled(kube, found)
-    return render(found, where, simulated=kube.sandbox is not None, when=when, ended=ended)
+        raise NotFound(f"run {name}", "no record in this cluster", expected=known, remedy=what_is_left(name))
+    when, ended, simulated = rfc3339(kube.clock.now()), _cancelled(kube, found), kube.sandbox is not None
+    if into:
+        return render(found, Path(into), simulated=simulated, when=when, ended=ended)
+    return keep(found, simulated=simulated, when=when, ended=ended)
+
+
+def what_is_left(name: str) -> str:
+    """Where a run can be read about that no record in the cluster tells of: its last report, its saved output."""
+    last, left = folder(name) / "report.html", []
+    if last.is_file():
+        left.append(f"read the last report of a run of this name: {last}")
+    try:
+        if ledgers.exists():
+            with Ledger.open(ledgers.location()) as ledger:
+                if name in ledger.runs():
+                    left.append(f"judge its saved output again: poolshift report {name} --rejudge SPEC")
+    except PoolshiftError:
+        pass  # a ledger that cannot be read is no next step
+    return "; or ".join(left) or "poolshift status"
 
 
 def write_end(run: Run, record: RunRecord, ended: story_ended.Ending) -> Path:
     """The last report of a run whose record is about to be removed; returns the HTML file's path."""
-    return render(record, folder(run.name), simulated=run.simulated, when=_now(run), ended=ended)
+    return keep(record, simulated=run.simulated, when=_now(run), ended=ended)
 
 
 def _cancelled(kube: api.Kube, record: RunRecord) -> story_ended.Ending | None:
@@ -87,9 +105,31 @@ def facts(record: RunRecord) -> dict[str, str]:
 
 
 def folder(name: str) -> Path:
-    """reports/NAME in poolshift's home, or below $POOLSHIFT_REPORTS."""
+    """reports/NAME in poolshift's home, or below $POOLSHIFT_REPORTS: the newest report of that name."""
     root = os.environ.get("POOLSHIFT_REPORTS")
     return (Path(root).expanduser() if root else home() / "reports") / name
+
+
+def own_folder(record: RunRecord) -> Path:
+    """In there the run's own: another cluster's run of the same name, or a later one, does not overwrite it."""
+    parts = (record.created.replace("-", "").replace(":", ""), record.uid[:8])
+    return folder(record.name) / "-".join(filter(None, parts))
+
+
+def keep(
+    record: RunRecord,
+    *,
+    simulated: bool,
+    when: str,
+    stopped: PoolshiftError | None = None,
+    ended: story_ended.Ending | None = None,
+) -> Path:
+    """Write the report into the run's own folder, and a copy as the newest of its name; returns the run's own HTML."""
+    own, newest = own_folder(record), folder(record.name)
+    html = render(record, own, simulated=simulated, when=when, stopped=stopped, ended=ended)
+    for name in FILES if own != newest else ():
+        _put(newest / name, (own / name).read_text(encoding="utf-8"))
+    return html
 
 
 def render(
