@@ -32,6 +32,20 @@ QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_UI_V2_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
 }
+# Of a server that ends with the run: schedules, workers and automations are for one that lives on; their loops cost.
+_SHORT_LIVED: Mapping[str, str] = {
+    f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"
+    for name in (
+        "CANCELLATION_CLEANUP",
+        "CLEANUP_RECONCILER",
+        "FOREMAN",
+        "LATE_RUNS",
+        "PAUSE_EXPIRATIONS",
+        "REPOSSESSOR",
+        "SCHEDULER",
+        "TRIGGERS",
+    )
+}
 # Seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones.
 START_LIMIT = 180.0
 FLUSH_LIMIT = 10.0
@@ -145,6 +159,7 @@ def start_server(port: int | None = None, *, shared: bool = False) -> tuple[subp
     url = f"http://127.0.0.1:{number}/api"
     say(f"starting a Prefect server on {url.removesuffix('/api')} (about 10 seconds, longer on a busy machine)")
     environment = {
+        **({} if shared else _SHORT_LIVED),
         **os.environ,
         **QUIET,
         "PREFECT_HOME": str(home() / "prefect"),

@@ -17,11 +17,12 @@ import yaml
 
 from flows import cli, orchestrator, present
 from infra.errors import Forbidden, PoolshiftError
-from infra.kube import api, records
+from infra.kube import api, leases, records
 from infra.kube.refusals import translate
 from infra.model.spec import Cluster, MigrationSpec
 from infra.ports import free_port
 from infra.sandbox import run as sandbox
+from tasks.identity import pool_identity
 
 EXAMPLES = Path(__file__).parents[2] / "infra" / "examples"
 
@@ -170,7 +171,7 @@ def test_a_cluster_that_does_not_answer_is_named_with_the_command_to_check_it(
 
 
 def test_an_entry_of_a_record_that_cannot_be_read_is_named_with_what_to_do(
-    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any, prefect: None
 ) -> None:
     kube, path = api.connect(Cluster(kubeconfig=str(kubeconfig))), ["--kubeconfig", str(kubeconfig)]
     wanted = MigrationSpec.model_validate(yaml.safe_load(Path(spec()).read_text()))
@@ -201,6 +202,20 @@ def test_an_entry_of_a_record_that_cannot_be_read_is_named_with_what_to_do(
         assert entry in text
     assert "get configmap" in text
     assert (stopped, "note.swap" in words, "edit configmap" in words) == (4, True, True)
+
+
+def test_a_second_migration_of_the_same_pool_is_refused_and_told_who_holds_it(
+    capsys: pytest.CaptureFixture[str], kubeconfig: Path, spec: Any, prefect: None
+) -> None:
+    path = spec()
+    source = MigrationSpec.model_validate(yaml.safe_load(Path(path).read_text())).source
+    kube = api.connect(Cluster(kubeconfig=str(kubeconfig)))
+    records.ensure_namespace(kube)
+    with leases.hold(kube, [pool_identity(source)], "somebody-elses-run"):
+        code, text = poolshift(capsys, "migrate", path, "--kubeconfig", str(kubeconfig))
+
+    assert code == 5, text
+    assert "held by run 'somebody-elses-run', process" in text
 
 
 def test_a_refused_request_names_verb_resource_and_the_rule_to_add() -> None:

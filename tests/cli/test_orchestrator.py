@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,19 +45,19 @@ from flows import orchestrator
 from infra.errors import PoolshiftError
 from infra.model.spec import MigrationSpec
 from tasks.run import Run
-spec = MigrationSpec.model_validate_json(open(sys.argv[1]).read())
 with orchestrator.prefect_api():
     from prefect import flow
     from flows.approval import ask
     @flow
-    def waits():
+    def waits(spec):
         run = Run.open(spec)
         ask(spec, run.kube, run.clock)
-    try:
-        waits()
-        print("approved")
-    except PoolshiftError as error:
-        print(type(error).__name__, error)
+    for path in sys.argv[1:]:
+        try:
+            waits(MigrationSpec.model_validate_json(open(path).read()))
+            print("approved")
+        except PoolshiftError as error:
+            print(type(error).__name__, error)
 """
 
 
@@ -71,9 +72,11 @@ class Keeper:
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
-    """One private server for the module: a fresh home costs seconds of database migrations."""
+def keeper(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Keeper]:
+    """One private server for the module."""
     home = tmp_path_factory.mktemp("home")
+    (home / "prefect").mkdir()
+    shutil.copy(prefect_database, home / "prefect" / "prefect.db")
     process = subprocess.Popen(
         [sys.executable, "-c", KEEPER],
         env={**os.environ, "POOLSHIFT_HOME": str(home)},
@@ -126,11 +129,13 @@ def recorded(kube: Kube, spec: MigrationSpec, gate: StepState | None) -> None:
         records.write_step(kube, spec.name, step)
 
 
-def ask(keeper: Keeper, spec: MigrationSpec, tmp_path: Path) -> subprocess.Popen[str]:
-    (tmp_path / "asker.py").write_text(ASKER)
-    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+def ask(keeper: Keeper, folder: Path, *specs: MigrationSpec) -> subprocess.Popen[str]:
+    """One process that asks one question after the other."""
+    (folder / "asker.py").write_text(ASKER)
+    for spec in specs:
+        (folder / f"{spec.name}.json").write_text(spec.model_dump_json())
     return subprocess.Popen(
-        [sys.executable, str(tmp_path / "asker.py"), str(tmp_path / "spec.json")],
+        [sys.executable, str(folder / "asker.py"), *(str(folder / f"{spec.name}.json") for spec in specs)],
         env={
             **os.environ,
             "POOLSHIFT_HOME": str(keeper.home),
@@ -143,35 +148,27 @@ def ask(keeper: Keeper, spec: MigrationSpec, tmp_path: Path) -> subprocess.Popen
     )
 
 
-def test_a_question_that_nobody_answers_is_unmeasured(
-    keeper: Keeper, kubeconfig: Path, kube: Kube, tmp_path: Path
-) -> None:
-    spec = asking(kubeconfig, "unanswered", "1s")
-    recorded(kube, spec, StepState.DONE)
-
-    out, _ = ask(keeper, spec, tmp_path).communicate(timeout=90)
-    assert out.startswith("Unmeasured run unanswered: nobody answered within")
-    assert "poolshift approve unanswered" in out
-
-
-def test_approve_wakes_a_run_at_the_private_server_that_its_record_names(
+def test_a_question_that_nobody_answers_is_unmeasured_and_approve_wakes_a_run_at_the_server_that_its_record_names(
     keeper: Keeper, kubeconfig: Path, kube: Kube, alone: Path
 ) -> None:
-    spec = asking(kubeconfig, "asks", "30d")
-    recorded(kube, spec, StepState.DONE)
-    waiting = ask(keeper, spec, alone)
+    unanswered, spec = asking(kubeconfig, "unanswered", "1s"), asking(kubeconfig, "asks", "30d")
+    for each in (unanswered, spec):
+        recorded(kube, each, StepState.DONE)
+    waiting = ask(keeper, alone, unanswered, spec)
     try:
-        answer, deadline = "", time.monotonic() + 60
+        answer, deadline = "", time.monotonic() + 300
         while "goes on" not in answer and time.monotonic() < deadline:
             record = records.read(kube, "asks")
             if record and "flow-run" in record.notes:
                 answer = approving.approve(spec.cluster, "asks", by="ada", reason="proven")
             time.sleep(0.2)
-        out, _ = waiting.communicate(timeout=60)
+        first, second = waiting.communicate(timeout=120)[0].splitlines()
     finally:
         waiting.kill()
+    assert first.startswith("Unmeasured run unanswered: nobody answered within")
+    assert "poolshift approve unanswered" in first
     assert answer == "approved by ada; the migration goes on"
-    assert out == "approved\n"
+    assert second == "approved"
 
 
 def test_approve_needs_a_gate_that_has_passed(kubeconfig: Path, kube: Kube, alone: Path) -> None:
@@ -216,8 +213,12 @@ def test_serving_is_said_once_prefect_has_the_deployments(keeper: Keeper) -> Non
     assert (process.returncode, "Traceback" in rest) == (0, False)
 
 
-def test_a_private_server_is_not_announced_and_ends_with_a_parent_that_is_killed(keeper: Keeper) -> None:
+def test_a_private_server_is_not_announced_keeps_no_schedules_and_ends_with_a_parent_that_is_killed(
+    keeper: Keeper,
+) -> None:
     assert orchestrator.healthy(keeper.url)
+    settings = Path(f"/proc/{keeper.server}/environ").read_bytes().split(b"\0")
+    assert b"PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED=false" in settings
     assert not (keeper.home / "server.json").exists()
 
     keeper.process.send_signal(signal.SIGKILL)
@@ -361,12 +362,15 @@ def test_a_pool_that_a_run_holds_is_not_probed(kubeconfig: Path, kube: Kube, alo
     assert "held by run 'a-migration'" in verdicts["transport-proof"]["reason"]
 
 
-def test_a_prefect_that_was_imported_before_is_pointed_at_the_server_too() -> None:
+def test_a_prefect_that_was_imported_before_is_pointed_at_the_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start a server of its own, which ends before its events are written."""
-    code = (
-        "import prefect; from prefect.settings import PREFECT_API_URL; from flows import orchestrator; "
-        "orchestrator.settle_environment('http://127.0.0.1:9/api'); print(PREFECT_API_URL.value())"
-    )
-    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "http://127.0.0.1:9/api"
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import PREFECT_API_URL
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("PREFECT_API_URL", "")
+            orchestrator.settle_environment("http://127.0.0.1:9/api")
+            assert PREFECT_API_URL.value() == "http://127.0.0.1:9/api"
+    finally:
+        refresh_global_settings_context()

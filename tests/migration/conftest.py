@@ -17,12 +17,12 @@ import pytest
 from infra.kube import api, records
 from infra.kube.api import Kube
 from infra.model.spec import Cluster
-from tests.migration.servers import prefect_server
 from tests.processes import leashed, sandbox
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "infra" / "examples"
 WAITING = "waiting for approval"
+_numbers = count()
 RATE = os.environ.get("RATE", "240")  # four minutes of the cluster in a second of ours
 
 
@@ -104,13 +104,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture(scope="session")
-def prefect_url(home: Path) -> Iterator[str]:
-    """One Prefect server for the session."""
-    with prefect_server(home) as url:
-        yield url
-
-
 @pytest.fixture
 def stage(prefect_url: str, home: Path, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
     """Starts sandboxes: `stage("healthy", "eks")`."""
@@ -118,13 +111,12 @@ def stage(prefect_url: str, home: Path, tmp_path: Path) -> Iterator[Callable[...
     env.pop("POOLSHIFT_FAILPOINT", None)
 
     with contextlib.ExitStack() as running:
-        numbers = count()
 
         def begin(scenario: str, cloud: str = "eks", **changes: Any) -> Stage:
-            number = next(numbers)
-            kubeconfig = tmp_path / f"{number}.kubeconfig"
+            name = f"run-{os.getpid()}-{next(_numbers)}"  # its own at the Prefect of all
+            kubeconfig = tmp_path / f"{name}.kubeconfig"
             running.enter_context(sandbox(kubeconfig, "--cloud", cloud, "--rate", RATE, scenario=scenario))
-            return Stage(kubeconfig=kubeconfig, env=env, spec=write_spec(tmp_path, cloud, f"run-{number}", changes))
+            return Stage(kubeconfig=kubeconfig, env=env, spec=write_spec(tmp_path, cloud, name, changes))
 
         yield begin
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -42,3 +43,25 @@ def prefect_server(home: Path) -> Iterator[str]:
         process.stdin.close()
         process.wait(timeout=30)
         process.stdout.close()
+
+
+@contextmanager
+def shared_prefect_server(folder: Path) -> Iterator[str]:
+    """The same of one server for all processes that name this folder: the first starts it, and outlives the others."""
+    known = folder / "url"
+    with (folder / "door").open("w") as door, (folder / "inside").open("w") as inside:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        if known.exists():
+            fcntl.flock(inside, fcntl.LOCK_SH)
+            fcntl.flock(door, fcntl.LOCK_UN)
+            yield known.read_text()
+            return
+        with prefect_server(folder) as url:
+            known.write_text(url)
+            fcntl.flock(door, fcntl.LOCK_UN)
+            try:
+                yield url
+            finally:
+                fcntl.flock(door, fcntl.LOCK_EX)  # who comes now starts another
+                fcntl.flock(inside, fcntl.LOCK_EX)
+                known.unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +51,7 @@ def test_a_pool_whose_plugin_never_started_is_refused_and_passes_once_it_is_mend
     assert json.loads(status.out)[0]["at"] == "after report"
 
 
+@pytest.mark.slow
 def test_a_refused_migration_is_rolled_back_without_a_trace(stage: Callable[..., Any]) -> None:
     here = stage("plugin-image-missing", "gke")
     before = pods(here.kube)
@@ -86,21 +86,3 @@ def test_a_rollback_after_the_work_moved_opens_the_old_pool_and_closes_the_new_o
     assert all(is_closed(n) for n in new)
     assert pods(here.kube) == there
     assert json.loads(here.run("status", "--json").out) == []
-
-
-def test_a_plugin_that_broke_long_ago_is_named_with_the_number_of_days(
-    stage: Callable[..., Any], tmp_path: Path
-) -> None:
-    here = stage("plugin-broken-271-days")
-    spec = tmp_path / "revalidate.yaml"
-    spec.write_text(
-        "name: nightly\npools:\n- {kind: eks, region: us-east-2, cluster: train, name: gpu-old}\n"
-        "probe_idle_nodes: false\n"
-    )
-
-    ended = here.run("revalidate", str(spec), "--json")
-
-    assert ended.code == 3, ended.err
-    (pool,) = json.loads(ended.out)["pools"]
-    assert "(271 days)" in pool["since"]
-    assert "aws-efa-k8s-device-plugin" in pool["summary"]

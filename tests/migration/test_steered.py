@@ -94,9 +94,10 @@ def of_ours(kube: Kube) -> dict[str, list[str]]:
     }
 
 
-def cancel_in_prefect(url: str) -> None:
+def cancel_in_prefect(url: str, run: str) -> None:
     """As its UI does."""
-    runs: Any = orchestrator.post(url, "/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
+    named = {"flow_runs": {"name": {"any_": [f"migrate {run}"]}}, "sort": "START_TIME_DESC", "limit": 1}
+    runs: Any = orchestrator.post(url, "/flow_runs/filter", named)
     state = {"type": "CANCELLING", "name": "Cancelling"}
     answer: Any = orchestrator.post(url, f"/flow_runs/{runs[0]['id']}/set_state", {"state": state})
     assert answer["status"] == "ACCEPT"
@@ -113,7 +114,7 @@ def test_a_migration_is_cancelled_paused_and_interrupted_in_its_waves_and_goes_o
     # Prefect's own cancel, where no runner watches over the process: as if nothing had been begun.
     process = here.start("migrate", str(here.spec))
     read_until(process, "wave 1 of 3")
-    cancel_in_prefect(prefect_url)
+    cancel_in_prefect(prefect_url, name)
     code, err = the_rest(process)
     assert code == -signal.SIGTERM, err
     assert f"the same command goes on with run {name}" in err
