@@ -29,6 +29,8 @@ def status(code, message):
 SEEDS = int(os.environ.get("DRAIN_FAULT_SEEDS", "200"))
 BUSY = status(429, "too many requests")
 BROKEN = status(500, "etcdserver: request timed out")
+# What a load balancer says in the server's place.
+STRANGE = [(404, b"default backend - 404"), (200, b""), (200, b"{}"), (200, b"<html>log in</html>"), (302, b"")]
 
 
 class Observer:
@@ -84,7 +86,9 @@ def url(observed):
 
 @pytest.fixture(params=[7])
 def faulty(url, request):
-    """A proxy before the API: 5 % of requests are answered 429 or 500 or cut, and every watch is cut each second."""
+    """A proxy before the API: 5 % of requests are answered 429 or 500 or cut, 3 % by the proxy itself, and every watch
+    is cut each second.
+    """
     server, dice = urlsplit(url), random.Random(request.param)
 
     class Proxy(BaseHTTPRequestHandler):
@@ -95,12 +99,14 @@ def faulty(url, request):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             watch = "watch=true" in self.path
             fate = dice.random() if not watch else 1.0
-            if fate < 0.05:
+            if fate < 0.08:
                 Proxy.faults += 1
             if fate < 0.02:
                 return self.answer(429, BUSY)
             if fate < 0.035:
                 return self.answer(500, BROKEN)
+            if 0.05 <= fate < 0.08:
+                return self.answer(*dice.choice(STRANGE), kind="text/html")
             connection = http.client.HTTPConnection(server.hostname, server.port, timeout=1.0 if watch else 30)
             with contextlib.closing(connection):
                 self.close_connection = True  # unless an answer goes out whole
