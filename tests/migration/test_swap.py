@@ -136,6 +136,7 @@ def test_two_pools_change_places_in_slices_of_one_reservation(here: Callable[...
     assert not [t for t in group_taints(group) if t["key"] == UNPROVEN_TAINT]
 
 
+@pytest.mark.slow
 def test_a_slice_that_does_not_prove_itself_stops_the_run_and_a_rollback_takes_it_back(
     here: Callable[..., Here],
 ) -> None:
