@@ -73,9 +73,10 @@ def status(found: Sequence[Standing], *, as_json: bool) -> None:
         console.say("no run in this cluster")
     for standing in found:
         late = standing.unrenewed
-        held = [f"{who} (not renewed for {late[who]} s)" if who in late else who for who in standing.holders]
+        held = [who + _late(who, late.get(who)) for who in standing.holders]
         holder = f"; held by {', '.join(held)}" if held else ""
-        title = f"{standing.run}: {standing.source} -> {standing.target}, {standing.at}{holder}"
+        mark = " (simulated)" if standing.simulated else ""
+        title = f"{standing.run}{mark}: {standing.source} -> {standing.target}, {standing.at}{holder}"
         if not standing.steps:
             console.out().print(title, markup=False)
         console.show_table(standing.steps, title)
@@ -151,7 +152,19 @@ def _now(standing: Standing) -> list[str]:
             f"    {waits_words(str(w.get('why') or w.get('budget')), int(w.get('pods') or 1))}"
             for w in found.get("waits", [])
         ]
+    lines += [complete(f"  {words}") for words in standing.next]
+    if standing.report:
+        lines.append(f"  report: {standing.report}")
     return lines
+
+
+def _late(holder: str, seconds: int | None) -> str:
+    """Of a process that holds a pool: is it still there?"""
+    from tasks.observe import is_gone
+
+    if is_gone(holder):
+        return " (that process is gone)"
+    return f" (not renewed for {seconds} s)" if seconds is not None else ""
 
 
 def audit(found: Audit, *, as_json: bool) -> None:

@@ -15,8 +15,10 @@ from infra.model.record import RUN, Step, StepState
 from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level
 from tasks import board, wishes
+from tasks import report as reporting
 from tasks.rules.slice_rows import rows_of
-from tasks.rules.wording import span
+from tasks.rules.story_refused import remedies
+from tasks.rules.story_tables import took
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,11 @@ class Standing:
     unreadable: tuple[Finding, ...] = ()
     unrenewed: Mapping[str, int] = field(default_factory=dict)
     """Of holders that are overdue: wall-clock seconds since they renewed a lease. Such a one is dead, or cut off."""
+    next: tuple[str, ...] = ()
+    """What to type, where no process runs it and it has not ended; the first says so."""
+    report: str = ""
+    """The path of its report on this machine, "" where there is none."""
+    simulated: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -55,6 +62,9 @@ class Standing:
             "steps": [dict(step) for step in self.steps],
             "slices": [dict(each) for each in self.slices],
             "unreadable": [f.to_dict() for f in self.unreadable],
+            "next": list(self.next),
+            "report": self.report,
+            "simulated": self.simulated,
         }
 
 
@@ -74,22 +84,18 @@ def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
 def standing(record: records.RunRecord, holders: tuple[str, ...], namespace: str = "poolshift") -> Standing:
     """The rows of one record, in the order of the steps. A step that cannot be read has a row that says so."""
     rows = []
-    at = "not started"
     for step in Step:
         entry = record.steps.get(step)
         if entry is None and f"step.{step.value}" in record.unreadable:
             rows.append({"step": step.value, "state": "unreadable", "took": "", "summary": "see below"})
-            at = f"{step.value}: unreadable"
         if entry is None:
             continue
-        took = span(parse_time(entry.finished) - parse_time(entry.started)) if entry.finished else ""
-        rows.append({"step": step.value, "state": entry.state.value, "took": took, "summary": entry.summary})
-        at = f"{step.value}: {entry.state.value}" if entry.state is not StepState.DONE else f"after {step.value}"
+        rows.append({"step": step.value, "state": entry.state.value, "took": took(entry), "summary": entry.summary})
     return Standing(
         run=record.name,
         kind=record.kind,
         created=record.created,
-        at=at,
+        at=_at(record),
         holders=holders,
         steps=tuple(rows),
         source=str((record.spec.get("source") or {}).get("name", "")),
@@ -98,6 +104,35 @@ def standing(record: records.RunRecord, holders: tuple[str, ...], namespace: str
         progress=_progress(record),
         slices=tuple(rows_of(record.notes)),
         unreadable=tuple(_unreadable(record, namespace)),
+    )
+
+
+def _at(record: records.RunRecord) -> str:
+    """Where it stands: at what was begun last, which need not be the furthest step that it ever came to."""
+    order = list(Step)
+    unreadable = [s for s in order if s not in record.steps and f"step.{s.value}" in record.unreadable]
+    if not record.steps and not unreadable:
+        return "not started"
+    begun = [e for e in record.steps.values() if e.state is StepState.STARTED]
+    last = max(begun or record.steps.values(), key=lambda e: (e.finished, order.index(e.step)), default=None)
+    if last is None or (unreadable and order.index(unreadable[-1]) > order.index(last.step)):
+        return f"{unreadable[-1].value}: unreadable"
+    return f"after {last.step.value}" if last.state is StepState.DONE else f"{last.step.value}: {last.state.value}"
+
+
+def to_go_on(record: records.RunRecord) -> tuple[str, ...]:
+    """What to type about a run that no process runs: what mends the step that holds it, then how it goes on."""
+    over = record.steps.get(Step.REPORT)
+    if record.kind != "migration" or (over is not None and over.state is StepState.DONE):
+        return ()
+    if wishes.standing(record):  # what is asked of it has its own line
+        return ("no process runs it now, or one is just starting",)
+    held = next((e for s in reversed(Step) if (e := record.steps.get(s)) and e.state is StepState.HELD), None)
+    stands = held is not None and _at(record) == f"{held.step.value}: held"
+    return (
+        "no process runs it now, or one is just starting; what was begun stays as it is until it goes on",
+        *(remedies(held.data) if held is not None and stands else ()),
+        "to go on: poolshift migrate SPEC",
     )
 
 
@@ -127,7 +162,21 @@ def _standing(kube: Kube, record: records.RunRecord) -> Standing:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{kube.namespace}/leases"
     held = [lease.get("spec") or {} for lease in kube.list(path, {"labelSelector": f"{RUN}={record.name}"})]
     holders, unrenewed = held_by(held, SystemClock().now())  # leases live on the wall clock
-    return replace(standing(record, holders, kube.namespace), unrenewed=unrenewed)
+    found = standing(record, holders, kube.namespace)
+    html = reporting.own_folder(record) / "report.html"
+    return replace(
+        found,
+        unrenewed=unrenewed,
+        next=() if any(not is_gone(who) and who not in unrenewed for who in holders) else to_go_on(record),
+        report=str(html) if html.is_file() else "",
+        simulated=kube.sandbox is not None,
+    )
+
+
+def is_gone(holder: str) -> bool:
+    """Was it provably a process of this machine that is no more?"""
+    found = leases.Holder.parse(holder)
+    return found is not None and found.is_gone
 
 
 def held_by(held: Iterable[Mapping[str, Any]], now: datetime) -> tuple[tuple[str, ...], dict[str, int]]:

@@ -14,10 +14,9 @@ from infra.errors import NotFound, PoolshiftError
 from infra.fabrics import ceiling, fabric_of
 from infra.kube import api, records
 from infra.kube.records import RunRecord
-from infra.ledger import Ledger
 from infra.model.record import Step
 from infra.model.spec import Cluster
-from tasks import fence, ledgers, wishes
+from tasks import fence, wishes
 from tasks.home import home
 from tasks.progress import complete
 from tasks.rules import story, story_ended, story_figures, story_refused, story_tables
@@ -66,6 +65,9 @@ def from_cluster(cluster: Cluster, name: str, into: str | None) -> Path:
 
 def what_is_left(name: str) -> str:
     """Where a run can be read about that no record in the cluster tells of: its last report, its saved output."""
+    from infra.ledger import Ledger
+    from tasks import ledgers
+
     last, left = folder(name) / "report.html", []
     if last.is_file():
         left.append(f"read the last report of a run of this name: {last}")

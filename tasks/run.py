@@ -154,18 +154,24 @@ def perform(run: Run, step: Step, work: Callable[[Run], Done]) -> StepRecord:
     if before is not None and before.state is StepState.DONE:
         run.say(f"{step}: done before ({before.summary})")
         return before
-    started = before.started if before is not None else rfc3339(run.clock.now())
-    _write(run, StepRecord(step=step, state=StepState.STARTED, started=started, data=before.data if before else {}))
+    known = before.data if before else {}
+    begun = StepRecord(
+        step=step,
+        state=StepState.STARTED,
+        started=rfc3339(run.clock.now()),
+        data=known,
+        first=(before.first or before.started) if before else "",
+    )
+    _write(run, begun)
     reach(f"{step}:started")
     try:
         done = work(run)
     except PoolshiftError as error:
-        known = before.data if before else {}
         if not leases.lost():  # else another process says how the step stands
-            _finish(run, step, started, Done(summary=error.wording(), state=StepState.FAILED, data=known))
+            _finish(run, begun, Done(summary=error.wording(), state=StepState.FAILED, data=known))
         raise
     reach(f"{step}:acted")
-    record = _finish(run, step, started, done)
+    record = _finish(run, begun, done)
     reach(f"{step}:recorded")
     return record
 
@@ -204,15 +210,8 @@ def _only_planned(record: records.RunRecord) -> bool:
     )
 
 
-def _finish(run: Run, step: Step, started: str, done: Done) -> StepRecord:
-    record = StepRecord(
-        step=step,
-        state=done.state,
-        started=started,
-        finished=rfc3339(run.clock.now()),
-        summary=done.summary,
-        data=done.data,
-    )
+def _finish(run: Run, begun: StepRecord, done: Done) -> StepRecord:
+    record = replace(begun, state=done.state, finished=rfc3339(run.clock.now()), summary=done.summary, data=done.data)
     _write(run, record)
     return record
 

@@ -49,7 +49,11 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One step's entry in the run record. Times are RFC 3339; `data` is plain JSON that later steps read."""
+    """One step's entry in the run record. Times are RFC 3339; `data` is plain JSON that later steps read.
+
+    `started` is when it was begun last, `first` when it was begun first, "" where that is the same: between the two
+    may be hours in which nobody ran it.
+    """
 
     step: Step
     state: StepState
@@ -57,6 +61,7 @@ class StepRecord:
     finished: str = ""
     summary: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    first: str = ""
 
     @property
     def standing(self) -> str:
@@ -80,6 +85,7 @@ class StepRecord:
             finished=str(raw.get("finished", "")),
             summary=str(raw.get("summary", "")),
             data=raw.get("data") or {},
+            first=str(raw.get("first") or ""),
         )
 
 

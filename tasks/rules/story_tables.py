@@ -34,7 +34,7 @@ def evidence(records: Records, step: Step) -> list[Evidence]:
 def tables(records: Records, slices: Sequence[Mapping[str, str]]) -> Iterable[Table]:
     """Steps, slices, waves, what was forced, evidence: each where there is something to show."""
     told = [r for s in Step if s is not Step.REPORT and (r := records.get(s)) is not None]  # it is being written
-    rows = tuple((r.step.value, r.state.value, _took(r), _first(r)) for r in told)
+    rows = tuple((r.step.value, r.state.value, took(r), _first(r)) for r in told)
     yield Table(title="Steps", columns=("step", "state", "took", "what"), rows=rows)
     if slices:
         yield Table(
@@ -130,11 +130,13 @@ def _first(record: StepRecord) -> str:
     return record.summary.partition("; ")[0] if held else record.summary
 
 
-def _took(record: StepRecord) -> str:
+def took(record: StepRecord) -> str:
+    """How long the step took; of one that was begun again, how long since then, which is said."""
     try:
-        return span(datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started))
+        words = span(datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started))
     except ValueError:
         return ""
+    return f"{words}, begun again" if record.first else words
 
 
 def _short(version: str) -> str:
