@@ -54,6 +54,9 @@ def revalidation(result: dict[str, Any], *, as_json: bool) -> None:
         for p in result["pools"]
     ]
     console.show_table(rows, f"Revalidation {result['run']}{mark}")
+    for pool in result["pools"]:
+        for remedy in pool.get("next") or ():
+            console.say(complete(f"  next for {pool['pool']}: {remedy}"))
 
 
 def rollback(result: dict[str, Any], *, as_json: bool) -> None:
@@ -133,7 +136,8 @@ def rejudged(found: Rejudged, *, as_json: bool) -> None:
     if found.of:
         console.say(f"judged: {found.of.wording()}")
     changed = sum(p.changed for p in found.pairs)
-    console.say(f"under this spec: {found.outcome.value}")
+    why = f", by {and_more(found.decided_by, 4)}: every measurement of the run counts" if found.decided_by else ""
+    console.say(f"under this spec: {found.outcome.value}{why}")
     console.say(
         f"{changed} of {plural(len(found.pairs), 'verdict')} differ from the run's own, which stay in the ledger"
     )

@@ -40,7 +40,8 @@ def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]
     )
     if fail_run and outcome.exit_code:
         kind = GateHeld if outcome is Outcome.FAIL else Unmeasured
-        raise kind(f"revalidation {spec.name}", summary, remedy="mend what it names; the next run looks again")
+        mend = "; ".join(dict.fromkeys(str(each) for pool in pools for each in pool["next"])) or "mend what it names"
+        raise kind(f"revalidation {spec.name}", summary, remedy=f"{mend}; the next run looks again")
     return {
         "run": spec.name,
         "outcome": outcome.value,

@@ -104,6 +104,21 @@ class Rejudged:
         return worst([*(p.now.outcome for p in self.pairs), *[Outcome.UNMEASURED] * bool(self.missing)])
 
     @property
+    def decided_by(self) -> tuple[str, ...]:
+        """Of an outcome that is no pass: which measurements give it, and what a later one of the same check gave."""
+        if self.outcome is Outcome.PASS:
+            return ()
+        newest = {p.now.check: p for p in sorted(self.pairs, key=lambda p: p.entry)}
+        found = []
+        for pair in self.pairs:
+            last = newest[pair.now.check]
+            if pair.now.outcome is self.outcome:
+                words = f"{pair.now.check} measured {pair.measured}"
+                later = last.now.outcome is not self.outcome
+                found.append(f"{words} (again {last.measured}: {last.now.outcome.value})" if later else words)
+        return tuple(found)
+
+    @property
     def exit_code(self) -> int:
         """0 pass, 3 fail, 4 unmeasured."""
         return self.outcome.exit_code
@@ -117,6 +132,7 @@ class Rejudged:
             "spec_hash": self.spec_hash,
             "simulated": self.simulated,
             "verdicts": [p.to_dict() for p in self.pairs],
+            "decided_by": list(self.decided_by),
             "missing": list(self.missing),
             "of": self.of.to_dict() if self.of else None,
         }

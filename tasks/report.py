@@ -155,7 +155,7 @@ def render(
     model = {
         **_shallow(told),
         "pictures": _pictures(record, simulated),
-        "kinds": story.kinds(told.findings),
+        "kinds": story.kinds(story_refused.without_consequences(told.findings, told.verdicts)),
         "words": WORDS,
         "tight": TIGHT,
     }

@@ -17,6 +17,7 @@ from tasks import ledgers, readiness
 from tasks import validate as validation
 from tasks.identity import pool_identity, pool_words
 from tasks.rules import drift
+from tasks.rules.story_refused import causes
 from tasks.rules.wording import age, plural
 from tasks.run import Say
 from tasks.spending import Spending
@@ -149,6 +150,7 @@ def _shape(part: Part, verdicts: list[Verdict], since: str, note: str, *, simula
         "since": since,
         "summary": "; ".join([*reasons, note] if note else reasons),
         "note": note,
+        "next": list(dict.fromkeys(f.remedy for f in causes(bad) if f.remedy))[:5],
         "verdicts": [v.to_dict() for v in verdicts],
         "simulated": simulated,
         "markdown": _markdown(part, verdicts, since, note, simulated),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from infra.fabrics import fabric_of
 from infra.model.record import Step
 from infra.model.verdict import Finding, Level, Outcome, Verdict
-from tasks.rules.gate import READINESS, WORKLOAD
+from tasks.rules.gate import READINESS, TRANSPORT, WORKLOAD
 from tasks.rules.story_figures import compared
 from tasks.rules.story_tables import Records
 from tasks.rules.wording import plural, size
@@ -38,6 +39,37 @@ def causes(verdicts: Iterable[Verdict]) -> list[Finding]:
     not_ready = [f for v in listed if v.check == READINESS for f in v.findings if f.level is Level.BLOCK]
     found = not_ready or blocks
     return [f for f in found if f.code not in _FOLLOWS] or found
+
+
+def without_consequences(findings: Sequence[Finding], verdicts: Iterable[Verdict]) -> list[Finding]:
+    """Without what follows from a plugin that is not up on the pool: its own finding says how many those are.
+
+    These are resources that the nodes then lack, and what the network of a job then says.
+    """
+    listed = list(verdicts)
+    ready = [f for v in listed if v.check == READINESS for f in v.findings]
+    root = next((f for f in ready if f.level is Level.BLOCK and f.code.startswith("plugin-")), None)
+    if root is None:
+        return list(findings)
+    network = {_key(f) for v in listed if v.check in (TRANSPORT, WORKLOAD) for f in v.findings}
+    follows = [
+        f
+        for f in findings
+        if f.level is Level.BLOCK and not f.code.startswith("plugin-") and (f.code in _FOLLOWS or _key(f) in network)
+    ]
+    if not follows:
+        return list(findings)
+    verb = "follows" if len(follows) == 1 else "follow"
+    words = f"{root.observed}; {plural(len(follows), 'other finding')} {verb} from it"
+    return [
+        replace(f, observed=words) if _key(f) == _key(root) else f
+        for f in findings
+        if not any(f is each for each in follows)
+    ]
+
+
+def _key(finding: Finding) -> tuple[str, str, str]:
+    return finding.code, finding.object, finding.observed
 
 
 def remedies(data: Mapping[str, Any]) -> list[str]:

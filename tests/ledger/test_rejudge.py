@@ -28,7 +28,7 @@ from infra.sandbox.fabric.machine import Host, machine_of
 from infra.sandbox.fabric.nccl_log import Job, Member
 from tasks import ledgers, one_run
 from tasks.identity import pool_identity
-from tasks.rejudge import Rejudged
+from tasks.rejudge import Pair, Rejudged
 from tasks.rules import hardware, lustre_path
 from tasks.rules.gate import required
 from tasks.rules.probe_verdict import ProbeAnswer, Setting, answer_proof, answer_sweep, rounds_of, sizes_of
@@ -229,6 +229,19 @@ def test_a_run_is_compared_with_its_own_old_pool() -> None:
 
     assert [k.seq for k in found.kept] == [5]
     assert [k.seq for k in found.baseline] == [3]
+
+
+def test_an_older_measurement_that_decides_is_named_beside_what_came_later() -> None:
+    def pair(entry: int, check: str, outcome: Outcome) -> Pair:
+        now = Verdict(check=check, outcome=outcome, reason="")
+        return Pair(entry=entry, measured=f"t{entry}", probe=check, before=None, now=now)
+
+    pairs = (pair(1, "path", Outcome.FAIL), pair(2, "sweep", Outcome.FAIL), pair(3, "path", Outcome.PASS))
+    found = Rejudged(run="r", spec_hash="s", pairs=pairs, simulated=False)
+
+    assert found.exit_code == 3
+    assert found.decided_by == ("path measured t1 (again t3: pass)", "sweep measured t2")
+    assert Rejudged(run="r", spec_hash="s", pairs=pairs[2:], simulated=False).decided_by == ()
 
 
 def test_a_spec_of_other_pools_and_a_run_without_evidence_are_told_apart(

@@ -7,7 +7,7 @@ from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict
 from tasks.rules.story import facts, tell
 from tasks.rules.story_figures import compared, figures
-from tasks.rules.story_refused import causes, reason
+from tasks.rules.story_refused import causes, reason, without_consequences
 from tasks.rules.story_tables import tables
 from tasks.rules.wording import gate_words
 
@@ -139,3 +139,14 @@ def test_the_waves_add_up_to_all_that_moved_gangs_first_replicas_and_the_last_on
     assert moved(9, "drained", 4, (2, 2), (2, 0)) == {"1": "4", "2": "2", "else": "3", "total": "9"}
     assert moved(9, "failed", 4, (2, 2), (2, 0)) == {"1": "4", "2": "2", "total": "6"}
     assert moved(3, "drained", 4, (4, 0)) == {"1": "4", "total": "4"}
+
+
+def test_a_report_shows_one_cause_once_and_says_how_much_follows_from_it() -> None:
+    others = (block("resource-short", "pool gpu-rdma", "efa: 0 of 32", ""), block("storage-slow", "pvc a", "slow", ""))
+    found = [IMAGE, SHORT, PROVIDER, OLD, *others]
+    shown = without_consequences(found, (READINESS, PATH))
+
+    assert [f.code for f in shown] == ["plugin-image-missing", "source-plugin-image-missing", "storage-slow"]
+    assert shown[0].observed.endswith("; 3 other findings follow from it")
+    assert without_consequences(found, (PATH,)) == found
+    assert without_consequences([IMAGE, *others[1:]], (READINESS, PATH)) == [IMAGE, *others[1:]]
