@@ -107,6 +107,6 @@ def state_of(url: str, run_id: str) -> dict[str, Any]:
     """A flow run's state as Prefect has it. Raises NotFound, Unreachable."""
     found = orchestrator.post(url, "/flow_runs/filter", {"flow_runs": {"id": {"any_": [run_id]}}})
     if not isinstance(found, list) or not found:
-        raise NotFound(f"flow run {run_id}", "is gone")
+        raise NotFound(f"flow run {run_id}", "is gone", remedy="poolshift status shows where the migration stands")
     state = found[0].get("state") or {}
     return {"type": "SCHEDULED", **state}

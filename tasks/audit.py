@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from infra.errors import BadFile, NotFound, PoolshiftError, Unmeasured
 from infra.kube import api, dump, plugins
 from infra.model.cluster import EMPTY, Node
 from infra.model.plugins import PluginView
-from infra.model.pools import MACHINE_LABEL, POOL_LABELS, Pool, PoolState, in_pool
+from infra.model.pools import MACHINE_LABEL, POOL_LABELS, Pool, PoolState, in_pool, pool_names
 from infra.model.reading import Kind
 from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
@@ -24,6 +23,7 @@ from tasks import judge, ledgers, readiness
 from tasks.rules import audit as rules
 from tasks.rules import readiness as readiness_rules
 from tasks.rules.audit import Component
+from tasks.rules.nearest import nearest
 from tasks.rules.wording import plural
 
 _DUMP = "kubectl get nodes,daemonsets,pods,events -A -o json > dump.json, then: poolshift audit -f dump.json"
@@ -199,8 +199,7 @@ def _chosen(
     labels = [(node, node["metadata"].get("labels") or {}) for node in nodes]
     for pool in pools:
         if not any(in_pool(each, pool) for _, each in labels):
-            marks = (next((each[label] for label in POOL_LABELS if label in each), "") for _, each in labels)
-            there = sorted({mark for mark in marks if mark})
+            there = pool_names(each for _, each in labels)
             raise NotFound(
                 f"pool {pool}",
                 "no node belongs to it",
@@ -212,7 +211,7 @@ def _chosen(
 
 def _nearest(command: str, pool: str, there: Sequence[str]) -> str:
     """What to type instead: with the pool that is spelled most alike, else with one that is there, else without."""
-    close = difflib.get_close_matches(pool, there, 1) or there[:1]
+    close = nearest(pool, there) or there[:1]
     return f"{command} --pool {close[0]}" if close else f"{command}, without --pool"
 
 

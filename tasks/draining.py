@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from infra.errors import BadSpec, NotFound
 from infra.kube import api
 from infra.kube.api import Kube
-from infra.model.pools import in_pool
+from infra.kube.refusals import ApiError
+from infra.model.pools import in_pool, pool_names
 from infra.model.spec import Cluster
 from infra.model.workload import Requirement, Selector
 from tasks.drain import DrainOptions, DrainReport, drain_nodes
 from tasks.progress import passing, say
+from tasks.rules.nearest import nearest
 from tasks.standalone import FOREVER
 
 _TRY = "kubectl get nodes,pods -A -l SELECTOR shows what one selects"
@@ -118,19 +120,42 @@ def _names(kube: Kube, request: Request) -> list[str]:
     if request.nodes:
         return [re.sub(r"^(nodes?|no)/", "", name) for name in request.nodes]  # as `kubectl get nodes -o name` prints
     if request.selector:
-        found = [n["metadata"]["name"] for n in kube.list("/api/v1/nodes", {"labelSelector": request.selector})]
-    else:
-        named = str(request.pool)
-        found = [
-            n["metadata"]["name"]
-            for n in kube.list("/api/v1/nodes")
-            if in_pool(n["metadata"].get("labels") or {}, named)
-        ]
+        found = selected(kube, request.selector)
+        if not found:
+            raise NotFound(f"nodes of {request.selector}", "none match", remedy="kubectl get nodes --show-labels")
+        return sorted(found)
+    named = str(request.pool)
+    nodes = {n["metadata"]["name"]: n["metadata"].get("labels") or {} for n in kube.list("/api/v1/nodes")}
+    found = [name for name, labels in nodes.items() if in_pool(labels, named)]
     if not found:
-        raise NotFound(
-            f"nodes of {request.selector or request.pool}", "none match", remedy="kubectl get nodes --show-labels"
-        )
+        raise no_such_pool(named, pool_names(nodes.values()))
     return sorted(found)
+
+
+def no_such_pool(named: str, there: Sequence[str]) -> NotFound:
+    """The error for a pool without a node: with those that have some, and the one that was probably meant."""
+    close = nearest(named, there)
+    return NotFound(
+        f"pool {named}",
+        "no node belongs to it",
+        expected=f"one of {', '.join(there)}" if there else "nodes with the label of a pool",
+        remedy=f"did you mean --pool {close[0]}?" if close else "kubectl get nodes --show-labels",
+    )
+
+
+def selected(kube: Kube, selector: str) -> list[str]:
+    """The nodes that the server finds. Raises BadSpec for a selector that it cannot read."""
+    try:
+        return [n["metadata"]["name"] for n in kube.list("/api/v1/nodes", {"labelSelector": selector})]
+    except ApiError as error:
+        if error.status is None or error.status.code != 400:
+            raise
+        raise BadSpec(
+            f"--selector {selector!r}",
+            f"the server cannot read it: {error.status.message}",
+            expected="a=b, a!=b, a in (b,c), a notin (b), a or !a, joined by commas",
+            remedy="kubectl get nodes --show-labels, for the labels that there are",
+        ) from error
 
 
 def read_timeout(text: str) -> timedelta:

@@ -7,7 +7,6 @@ defect is shown, unmeasured otherwise. The exit code follows the outcome.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +17,7 @@ from infra.model.reading import Kind, NcclLog, PayloadEvents, Reading
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
 from tasks.rules.machine import judge_machine
+from tasks.rules.nearest import nearest
 from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
 from tasks.rules.reading_figures import judge_figures
 from tasks.rules.reading_verdict import Answer, answer_log, bad_end
@@ -325,10 +325,11 @@ def _fabric(machine_type: str | None) -> Fabric | None:
 
 
 def _nearest_type(asked: str) -> str:
-    """The type that was probably meant: one that begins so (p5en), else the one that is spelled most alike."""
-    begun = [name for name in sorted(load()) if asked and name.lower().startswith(asked.lower())]
-    close = begun or difflib.get_close_matches(asked.lower(), load(), 1, 0.7)
-    meant = f"did you mean --machine {close[0]}? Else " if close else ""
+    """The types that were probably meant: one that begins so (p5en), else those that are spelled most alike."""
+    begun = [name for name in sorted(load()) if asked and name.lower().startswith(asked.lower())][:1]
+    families = {name.partition(".")[0]: name for name in sorted(load(), reverse=True)}
+    close = begun or [families.get(near, near) for near in nearest(asked, {*load(), *families})]
+    meant = f"did you mean --machine {' or '.join(close)}? Else " if close else ""
     return f"{meant}leave it out to read without judging"
 
 

@@ -16,6 +16,7 @@ from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level
 from tasks import board, wishes
 from tasks import report as reporting
+from tasks.rules.nearest import nearest
 from tasks.rules.slice_rows import rows_of
 from tasks.rules.story_refused import remedies
 from tasks.rules.story_tables import took
@@ -77,7 +78,9 @@ def runs(cluster: Cluster, name: str | None = None) -> list[Standing]:
     chosen = [s for s in found if s.run == name]
     if not chosen:
         known = f"one of: {', '.join(s.run for s in found)}" if found else "a run; this namespace has none"
-        raise NotFound(f"run {name}", "no record in this cluster", expected=known)
+        near = nearest(name, [s.run for s in found])
+        remedy = f"poolshift status {near[0]}" if near else "poolshift status, which shows all there are"
+        raise NotFound(f"run {name}", "no record in this cluster", expected=known, remedy=remedy)
     return chosen
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from infra.fabrics import fabric_of
 from infra.kube import plugins, records
 from infra.model.cluster import Node
-from infra.model.pools import Pool, PoolState
+from infra.model.pools import Pool, PoolState, pool_names
 from infra.model.record import Step, StepState
 from infra.model.spec import ExternalPool, MigrationSpec
 from infra.model.survey import Survey
@@ -17,7 +17,9 @@ from infra.model.workload import Snapshot
 from tasks.identity import pool_words
 from tasks.readiness import expectation, look
 from tasks.rules import forecast, occupied
+from tasks.rules.nearest import did_you_mean
 from tasks.rules.placement import TargetShape
+from tasks.rules.wording import and_more
 from tasks.run import Run
 
 
@@ -76,10 +78,23 @@ def source_retired(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     known = records.list_runs(run.kube)
     by = next((r for r in sorted(known, key=lambda r: r.name != run.name) if _deleted_source(r, run.spec)), None)
     if by is None:
-        return list(findings)
+        there = pool_names(node["metadata"].get("labels") or {} for node in run.kube.list("/api/v1/nodes"))
+        return [_other_name(f, run.spec.source.name, there) if f.code == "source-not-found" else f for f in findings]
     said = f"is gone: run {by.name} retired it at {by.steps[Step.RETIRE].finished}"
     then = f"nothing is left to move: poolshift report {by.name}; for another migration, another name and source.name"
     return [replace(f, observed=said, remedy=then) if f.code == "source-not-found" else f for f in findings]
+
+
+def _other_name(found: Finding, written: str, there: Sequence[str]) -> Finding:
+    """With the pools that have nodes, and the one that was probably meant."""
+    if not there:
+        return found
+    meant = did_you_mean(written, there)
+    return replace(
+        found,
+        expected=f"{found.expected}, e.g. one that has nodes: {and_more(there, 10)}",
+        remedy=f"{meant} {found.remedy}".strip(),
+    )
 
 
 def _deleted_source(record: records.RunRecord, spec: MigrationSpec) -> bool:

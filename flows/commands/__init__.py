@@ -63,6 +63,7 @@ def invoke(arguments: list[str]) -> int:
         return int(stop.exit_code)
     except _USAGE as error:
         error.show()
+        _explain(error)
         return 2
     except typer.Abort:
         raise KeyboardInterrupt from None
@@ -72,6 +73,14 @@ def invoke(arguments: list[str]) -> int:
     if code == _INTERRUPTED:  # typer's answer to a Ctrl-C, which it keeps to itself; no command gives it
         raise KeyboardInterrupt
     return code
+
+
+def _explain(error: Any) -> None:
+    """What the option takes, whose value cannot be read: its unit and an example, as the help says them."""
+    option: Any = getattr(error, "param", None)
+    if isinstance(error, typer.BadParameter) and getattr(option, "help", None):
+        unit = f" {option.metavar}" if option.metavar else ""
+        sys.stderr.write(f"  expected {max(option.opts, key=len)}{unit}: {option.help}\n")
 
 
 def _as_kubectl(arguments: list[str]) -> list[str]:

@@ -87,7 +87,7 @@ def drain(
     selector: Annotated[str | None, typer.Option("--selector", "-l", help="Nodes by label")] = None,
     pool: Annotated[str | None, typer.Option(help="Nodes of an EKS node group, GKE or Karpenter pool by name")] = None,
     grace_period: Annotated[
-        int, typer.Option(max=2**31 - 1, metavar="SECONDS", help="Seconds for each pod; -1: its own")
+        int, typer.Option(max=2**31 - 1, metavar="SECONDS", help="Seconds for each pod, e.g. 30; -1: its own")
     ] = -1,
     timeout: Annotated[str, typer.Option(help="Give up after this long, e.g. 10m; 0s: never")] = "0s",
     pod_selector: Annotated[str | None, typer.Option(help="Only pods with these labels leave")] = None,
@@ -97,7 +97,7 @@ def drain(
     dry_run: Annotated[bool, typer.Option(help="Judge and show, change nothing")] = False,
     take_over: Annotated[bool, typer.Option(help="Make another drain's cordons this one's, if it was killed")] = False,
     evictions_per_second: Annotated[
-        float, typer.Option(min=0.1, max=1e6, metavar="N", help="At most so many, over all nodes")
+        float, typer.Option(min=0.1, max=1e6, metavar="N", help="At most so many, over all nodes, e.g. 5")
     ] = 500.0,
     kubeconfig: LiveKubeconfig = None,
     context: LiveContext = None,

@@ -31,7 +31,9 @@ LiveContext = Annotated[
 Budget = Annotated[
     float | None,
     typer.Option(
-        min=0.1, metavar="MINUTES", help="GPU-minutes that measuring may take, both pools together; default: the spec's"
+        min=0.1,
+        metavar="MINUTES",
+        help="GPU-minutes that measuring may take, both pools together, e.g. 30; default: the spec's",
     ),
 ]
 Namespace = Annotated[str, typer.Option(help="Where poolshift keeps its records")]

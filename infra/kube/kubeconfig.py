@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,9 +178,15 @@ def _context(merged: _Merged, wanted: str | None) -> str:
             f"kubeconfig {merged}",
             f"no context {name!r}" if name else "no current context",
             expected="one of " + ", ".join(sorted(names)),
-            remedy="correct cluster.context",
+            remedy=_another(name, names),
         )
     return str(name)
+
+
+def _another(name: str, names: list[str]) -> str:
+    """What to give instead: the context that is spelled most alike, else one that is there."""
+    near = (get_close_matches(name, names, 1) or sorted(names) or ["NAME"])[0]
+    return f"--context {shlex.quote(near)}, or the same as cluster.context of a spec"
 
 
 def _require_identity(merged: _Merged, context: str, configuration: k8s.Configuration) -> None:

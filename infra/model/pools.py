@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -28,6 +28,12 @@ def in_pool(labels: Mapping[str, str], name: str) -> bool:
     """
     marks: set[str | None] = {labels[label] for label in POOL_LABELS if label != MACHINE_LABEL and labels.get(label)}
     return name in (marks or {labels.get(MACHINE_LABEL)})
+
+
+def pool_names(labels: Iterable[Mapping[str, str]]) -> list[str]:
+    """What the pools of nodes with these labels are called, each once."""
+    names = (next((each[label] for label in POOL_LABELS if each.get(label)), "") for each in labels)
+    return sorted({name for name in names if name})
 
 
 class PoolState(StrEnum):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from infra.fabrics import load
 from infra.model.spec import EksTarget, ExternalPool, GkeTarget, MigrationSpec, Strategy
 from infra.model.survey import Part, Survey
 from infra.model.verdict import Finding
 from tasks.rules.folding import UNKNOWN_MACHINE
+from tasks.rules.nearest import did_you_mean
 from tasks.rules.preflight_question import Question, unread, warn, zone_of
 from tasks.rules.wording import plural
 
@@ -21,8 +21,8 @@ def check_machine(q: Question) -> Iterator[Finding]:
     what = f"machine type {q.target.machine_type}"
     machine = q.survey.machine
     if q.survey.machine_known is False:
-        near = get_close_matches(q.target.machine_type, load(), n=1, cutoff=0.75)
-        remedy = f"did you mean {near[0]}? correct target.machine_type" if near else "correct the spelling"
+        meant = did_you_mean(q.target.machine_type, load())
+        remedy = f"{meant} correct target.machine_type" if meant else "correct the spelling"
         yield Finding.block(UNKNOWN_MACHINE, what, "is not known", "a type of this region", remedy)
         return
     if machine is None:

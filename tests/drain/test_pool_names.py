@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from infra.errors import BadSpec
 from infra.model.pools import MACHINE_LABEL, POOL_LABELS, in_pool
+from tasks import draining
 
 MARKS = [label for label in POOL_LABELS if label != MACHINE_LABEL]
 
@@ -30,3 +32,10 @@ def test_a_node_that_nobody_marked_goes_by_its_machine_type():
 def test_a_node_without_labels_is_in_no_pool():
     assert not in_pool({}, "")
     assert not in_pool({}, "p5.48xlarge")
+
+
+def test_a_selector_that_the_server_cannot_read_is_a_usage_error(kube):
+    with pytest.raises(BadSpec) as refused:
+        draining.selected(kube, "a in (b")
+    assert "a in (b,c)" in refused.value.expected
+    assert refused.value.remedy.startswith("kubectl get nodes")
