@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 import typer
 
 from flows.reaching import Reach
-from infra.errors import BadSpec
+from infra.errors import BadSpec, PoolshiftError
 from tasks import progress
 
 if TYPE_CHECKING:
@@ -71,9 +71,23 @@ def cluster_of(kubeconfig: str | None, context: str | None, namespace: str = "po
 
 
 def _go_by(cluster: Cluster, spec: str | None = None) -> None:
-    """From now on commands that are told to type next go to this cluster, as this command line does."""
+    """From now on commands that are told to type next go to this cluster, as this command line does.
+
+    Of a sandbox it is said once, before anything else, that all is simulated.
+    """
     reach = Reach(kubeconfig=cluster.kubeconfig, context=cluster.context, namespace=cluster.namespace, spec=spec)
     progress.reword(reach.complete)
+    if _is_simulated(cluster):
+        progress.say("simulated: this cluster is a sandbox, and every time and duration is of its own clock")
+
+
+def _is_simulated(cluster: Cluster) -> bool:
+    from infra.kube.kubeconfig import is_simulated
+
+    try:
+        return is_simulated(cluster)
+    except (PoolshiftError, OSError):
+        return False  # the command itself says what is wrong with it
 
 
 def standard_input() -> BinaryIO:

@@ -64,6 +64,15 @@ class _Merged:
         return next(found, {})
 
 
+def is_simulated(cluster: Cluster) -> bool:
+    """Is it the sandbox that a spec names? Reads files alone, and starts no credential plugin. Raises BadSpec."""
+    paths = _paths(cluster)
+    if not any(EXTENSION.encode() in path.read_bytes() for path in paths):
+        return False
+    merged = _merged(paths)
+    return merged is not None and _sandbox(merged, _context(merged, cluster.context)) is not None
+
+
 def reach(cluster: Cluster) -> Reached:
     """How the cluster that a spec names is reached. Errors as `infra.kube.api.connect`."""
     from kubernetes import client as k8s
