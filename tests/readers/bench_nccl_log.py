@@ -2,31 +2,42 @@
 
     python tests/readers/bench_nccl_log.py [MB]
 
-The log is simulated: 64 ranks on 8 nodes, 24 channels, rings and trees, as a job with NCCL_DEBUG=INFO and
-NCCL_DEBUG_SUBSYS=INIT,NET writes it, communicator after communicator with threads and ids of its own; plain and behind
-the prefixes in which such logs arrive. Both are measured in CPU time, in turns; the best of three runs of each counts,
-and the slowest style is named.
+The logs are simulated, as jobs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET write them:
+
+- 64 ranks on 8 nodes, 24 channels, rings and trees, communicator after communicator with threads and ids of its own;
+  plain and behind the prefixes in which such logs arrive. A fifth of its lines are network channels, and each of them
+  returns with the next communicator: set-up lines, which never do, decide the speed.
+- 512 ranks on 64 nodes, all of them writing at the same time: one communicator of all, and for each GPU of a node one
+  of its 64 peers (data parallel), whose channels are all network ones. A third of its lines are network channels that
+  were not seen before, so that what counts there is how fast a line is read that no other line repeats.
+
+Both are measured in CPU time, in turns; the best of three runs of each counts, and the slowest is named.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-from nccl_writer import Job, write  # noqa: E402 - both need the path above
+from nccl_writer import Job, lines, write  # noqa: E402 - both need the path above
 
 from infra.probes.readers.detect import read  # noqa: E402
 
 JOB = Job(nodes=8, gpus=8, channels=24, rounds=6, trees=True, payload=False)
+ALL = Job(nodes=64, gpus=8, channels=24, trees=True, payload=False)
+PEERS = Job(nodes=64, gpus=1, channels=24, trees=True, payload=False)
+LARGE = "512 ranks at the same time"
 _tick = count()
 
 
@@ -47,12 +58,30 @@ STYLES: dict[str, Callable[[int, str], str] | None] = {
 
 def write_log(path: Path, style: str, megabytes: int) -> float:
     """Write a log of at least that size; returns its size in MB."""
-    part = write(JOB, STYLES[style])
+    part = write_large() if style == LARGE else write(JOB, STYLES[style])
     with path.open("wb") as file:
         for number in range(megabytes * 1_000_000 // len(part) + 1):
-            fresh = re.sub(rb":2(\d{3} \[)", b":%d\\1" % (100 + number), part)
+            fresh = re.sub(rb":2(\d{3,4} \[)", b":%d\\1" % (100 + number), part)
             file.write(fresh.replace(b"commId 0xab", b"commId 0x%xab" % number))
     return path.stat().st_size / 1e6
+
+
+def write_large() -> bytes:
+    """What 512 ranks write at the same time: each the lines of two communicators, in their order."""
+    rng, spoken = random.Random(512), Counter[int]()
+    timed: list[tuple[float, str]] = []
+    for rank, line in (*lines(ALL), *(pair for gpu in range(ALL.gpus) for pair in _peers(gpu))):
+        spoken[rank] += 1
+        timed.append((spoken[rank] + 8 * rng.random(), line))
+    return ("\n".join(line for _, line in sorted(timed)) + "\n").encode()
+
+
+def _peers(gpu: int) -> Iterator[tuple[int, str]]:
+    """The communicator of one GPU of each node, from the mouths of the processes that have these GPUs."""
+    for node, line in lines(PEERS):
+        rank = node * ALL.gpus + gpu
+        process = f":{1000 + rank}:{20_000 + rank} [{gpu}]"
+        yield rank, re.sub(r":1\d{3}:2\d{3} \[0\]", process, line, count=1).replace("commId 0x", f"commId 0xab{gpu}")
 
 
 def _children() -> float:
@@ -65,7 +94,7 @@ def main(megabytes: int) -> None:
     """Write each style, read it, print one line for each and one for the slowest."""
     speeds = {}
     with tempfile.TemporaryDirectory() as folder:
-        for style in STYLES:
+        for style in (*STYLES, LARGE):
             path = Path(folder) / "log"
             size = write_log(path, style, megabytes)
             best = grep = float("inf")

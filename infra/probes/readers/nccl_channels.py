@@ -1,16 +1,13 @@
-"""Channel lines of an NCCL log: what one says, and sums over many."""
+"""A channel line of an NCCL log: what it says."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
 
 from infra.probes.readers.nccl_prefix import HEAD
-from infra.probes.readers.nccl_state import ChannelLine, RankState
+from infra.probes.readers.nccl_state import ChannelLine, Way
 
-K = TypeVar("K", bound=Hashable)
+_MEMO = 65_536
 _CHANNEL = re.compile(
     rb"(?:(\d{1,9})(?:/\d+)? : |^|\s)(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
     rb"(?: +\[(send|receive)\])? +via NET/([^/\n]{1,40})/(\d{1,9})((?:/[\w=]+|\([^()\n]*\))*)"
@@ -29,15 +26,18 @@ def parse_channel(text: bytes) -> ChannelLine | None:
     suffixes = match[7].replace(b"(", b"/(").split(b"/")
     if any(s and s != b"GDRDMA" and b"GDRDMA".startswith(s) for s in suffixes):
         return None  # cut inside the word: whether GDR is on is not said
-    return ChannelLine(
-        index=int(match[1] or 0),
-        source=int(match[2]),
-        target=int(match[3]),
+    way = Way(
         direction=(match[4] or b"").decode(),
         network=match[5].decode("utf-8", "replace").strip(),
         device=int(match[6]),
         gdr=b"GDRDMA" in suffixes,
     )
+    return ChannelLine(int(match[1] or 0), int(match[2]), int(match[3]), way)
+
+
+def read_channel(message: bytes) -> ChannelLine | None:
+    """The channel line that a message is, whatever was glued behind it."""
+    return parse_channel(until_next(message)[-300:])
 
 
 def until_next(text: bytes) -> bytes:
@@ -52,29 +52,21 @@ def until_next(text: bytes) -> bytes:
     return part[: head.start()] if head else part
 
 
-def count_lines(lines: Counter[ChannelLine], *, gdr: bool, send: bool) -> int:
-    """A line without direction (very old versions print none) counts as a receive."""
-    return sum(n for line, n in lines.items() if line.gdr is gdr and (line.direction == "send") is send)
+class OddLines:
+    """Channel lines that are looked at one by one; what a wording means is worked out once."""
 
+    def __init__(self) -> None:
+        self.damaged = 0  # wordings that cannot be read to their end
+        self._known: dict[bytes, ChannelLine | None] = {}
 
-def sums(lines: Counter[ChannelLine], key: Callable[[ChannelLine], K]) -> dict[K, int]:
-    """How many lines by what `key` makes of one."""
-    found: dict[K, int] = {}
-    for line, count in lines.items():
-        found[key(line)] = found.get(key(line), 0) + count
-    return found
+    def read(self, message: bytes) -> ChannelLine | None:
+        """What it says, None if it is no complete channel line."""
+        return self._known[message] if message in self._known else self.look(message)
 
-
-def rank_hosts(states: Iterable[RankState]) -> dict[int, set[str]]:
-    """On which hosts a rank was seen as the near end of a channel."""
-    hosts: dict[int, set[str]] = {}
-    for state in states:
-        if state.host:
-            for rank in state.near_ends:
-                hosts.setdefault(rank, set()).add(state.host)
-    return hosts
-
-
-def same_host(edge: tuple[int, int], hosts: dict[int, set[str]]) -> bool:
-    source, target = (hosts.get(rank, set()) for rank in edge)
-    return len(source) == 1 and source == target
+    def look(self, message: bytes) -> ChannelLine | None:
+        """The same, looked at again and counted again when damaged."""
+        if len(self._known) >= _MEMO:
+            self._known.clear()
+        line = self._known[message] = read_channel(message)
+        self.damaged += line is None
+        return line

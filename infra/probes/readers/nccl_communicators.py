@@ -82,11 +82,15 @@ class Communicators:
         """Take one `comm` line. False for one that tells of a state that nobody here knows."""
         if thread is None:
             return True
-        # A communicator's beginning and its completion differ in their ends: what stands before is read once.
+        # A communicator's beginning, completion and end differ at both ends: what stands between is read once.
         stem, _, end = text.rpartition(b" - ")
         stage = _STAGES.get(end)
         if stage is None or b"NCCL " in stem:
             stem, stage = text, None
+        elif stem.startswith(b"nccl"):
+            call, _, said = stem.partition(b" ")
+            if said.startswith(b"comm ") and call[4:].isalnum():
+                stem = said
         line = self._lines.get(stem)
         if line is None:
             line = parse_comm(until_next(stem).rstrip())
@@ -96,7 +100,7 @@ class Communicators:
                 self._lines.clear()
             self._lines[stem] = line
         self._hear(line, line.stage if stage is None else stage, thread)
-        return end in _STAGES or _STATE.fullmatch(end) is None
+        return stage is not None or end in _STAGES or _STATE.fullmatch(end) is None
 
     def _hear(self, line: CommLine, stage: str, thread: ThreadState) -> None:
         rank = thread.rank

@@ -1,8 +1,9 @@
 """NCCL's own log, 2.4 to 2.31, of any number of ranks in any order, with its network plugins' lines.
 
-Works on blocks of a megabyte: a scan finds the few lines that tell something about the transport, what a rank said
-before is only counted, the rest is looked at. The first `EXCERPT` bytes are read more generously (lines whose prefix
-somebody cut off), since a pasted excerpt is small. Memory grows with ranks and communicators, not with the log.
+Works on blocks of a megabyte: a scan finds the few lines that tell something about the transport. Channel lines are
+read all together; of the others, what a rank said before is only counted, the rest is looked at. The first `EXCERPT`
+bytes are read more generously (lines whose prefix somebody cut off), since a pasted excerpt is small. Memory grows with
+ranks and communicators, not with the log.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import TypeVar
 import numpy as np
 
 from infra.model.reading import Hca, LogWarning, NcclLog, family_of
-from infra.probes.readers.nccl_channels import count_lines, parse_channel, rank_hosts, same_host, sums, until_next
+from infra.probes.readers.nccl_channel_rows import ChannelRows
+from infra.probes.readers.nccl_channel_sums import Channels, count_lines, rank_hosts, same_host, sums, total
+from infra.probes.readers.nccl_channels import OddLines, until_next
 from infra.probes.readers.nccl_communicators import Communicators
 from infra.probes.readers.nccl_phrases import (
     COMMUNICATOR,
@@ -29,16 +32,14 @@ from infra.probes.readers.nccl_phrases import (
 )
 from infra.probes.readers.nccl_prefix import line_time, strip_place
 from infra.probes.readers.nccl_scan import MESSAGE, Lines, Scan, Scanner
-from infra.probes.readers.nccl_state import ChannelLine, RankState, ThreadState, Told
+from infra.probes.readers.nccl_state import NO_CHANNELS, ChannelLine, ThreadState, Told
 from infra.probes.readers.nccl_table import Repeats, Rows, text_rows
-from infra.probes.readers.nccl_threads import Threads
+from infra.probes.readers.nccl_threads import HEAD, Threads
 from infra.probes.readers.nccl_warnings import Warned, classify, outside
 
 M = TypeVar("M")
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
-HEAD = 400  # bytes in front of a message that say who wrote it
 LONGEST = 2048  # bytes of a line; NCCL says nothing longer, and a line may hold "NCCL " a hundred thousand times
-_EDGES = 65_536
 _MEMO = 65_536
 
 _BARE_CHANNEL = re.compile(rb"(?m)^[^\n]* via NET/[^\n]*$")
@@ -47,6 +48,7 @@ _BARE = re.compile(
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
 _IRRELEVANT, _SAID = Told(0), Told(1)
+_COMMUNICATOR = (b"comm 0x", b"ncclComm")
 _DECISIVE = (b"Using network ", b"Assigned NET plugin ", b"NET/OFI Selected provider", b"NET/OFI Selected Provider")
 # Before 2.6 no line names the network: that of the verbs devices is the one, where there are any.
 _NO_CHOICE = re.compile(r"2\.[0-5]\.")
@@ -67,13 +69,13 @@ class NcclLogReader:
         self.scanner = Scanner()
         self.sentences: dict[bytes, tuple[str, re.Match[bytes] | None]] = {}
         self.boring: dict[bytes, Told] = {}  # messages that say nothing (more), whoever says them
-        self.channels: dict[bytes, ChannelLine | None] = {}
+        self.channels = Channels()
+        self.rows = ChannelRows(self.channels.way)
+        self.odd = OddLines()
         self.told: Repeats[Told] = Repeats(1 << 14)
-        self.connected: Repeats[tuple[RankState, ChannelLine | None]] = Repeats(1 << 16)
         self.selected: Counter[str] = Counter()
         self.assigned: Counter[str] = Counter()
         self.choices: dict[bytes, tuple[Counter[str], str]] = {}  # messages that name a network, and where it counts
-        self.edges: dict[tuple[int, int], None] = {}
         self.p2p = 0
         self.warned = Warned()
         self.torn = False
@@ -108,15 +110,20 @@ class NcclLogReader:
 
         Lines written into one another need no care here: a sentence is found wherever it stands in a line.
         """
-        boring, choices, count = self.boring, self.choices, 0
+        boring, choices, known, count = self.boring, self.choices, self.threads.known, 0
         learned, newly = dict[int, Told](), dict[bytes, Told]()
         if len(boring) >= _MEMO:
             boring.clear()
         rows, fresh = self._fresh(data, block, block.lines(block.telling), self.told)
         for row, number, start, at, end in fresh:
             text = data[at + MESSAGE : end]
+            if text.startswith(_COMMUNICATOR) and data.startswith(b"NCCL INFO ", at):
+                thread = known[number] if number >= 0 else self._thread(data, number, start, at)
+                self._communicator(data, text, thread, start, at)
+                count += 1
+                continue
             if text in choices and data.startswith(b"NCCL INFO ", at):
-                self._select(*choices[text], self._thread(data, number, start, at))
+                self._select(*choices[text], known[number] if number >= 0 else self._thread(data, number, start, at))
                 count += 1
                 continue
             told = boring.get(text)
@@ -141,14 +148,17 @@ class NcclLogReader:
         kind = match.lastindex
         if kind == SENTENCE:
             return self._sentence(data, text, number, start, at)
-        if kind == COMMUNICATOR and self.comms.read(text, self._thread(data, number, start, at)):
-            return None
-        head = data[max(start, at - HEAD) : at]
-        if kind in {COMMUNICATOR, WARNING}:
-            self._warn(text[:4096], head)
+        if kind == COMMUNICATOR:
+            self._communicator(data, text, self._thread(data, number, start, at), start, at)
+        elif kind == WARNING:
+            self._warn(text[:4096], data[max(start, at - HEAD) : at])
         else:
-            self._other(data[at : at + 10] + text[:4096], head)
+            self._other(data[at : at + 10] + text[:4096], data[max(start, at - HEAD) : at])
         return None
+
+    def _communicator(self, data: bytes, text: bytes, thread: ThreadState | None, start: int, at: int) -> None:
+        if not self.comms.read(text, thread):
+            self._warn(text[:4096], data[max(start, at - HEAD) : at])
 
     def _sentence(self, data: bytes, text: bytes, number: int, start: int, at: int) -> Told | None:
         phrase, said = self.sentences.get(text) or self._phrase(text)
@@ -172,18 +182,24 @@ class NcclLogReader:
             thread.rank.refused[id(thread)] = phrase
 
     def _channels(self, data: bytes, block: Scan) -> None:
-        """Count channel lines by rank and wording; what a wording means is worked out once."""
-        meanings, learned = self.channels, dict[int, tuple[RankState, ChannelLine | None]]()
-        rows, fresh = self._fresh(data, block, block.lines(block.channels), self.connected)
-        for row, number, start, at, end in fresh:
-            text = data[at + MESSAGE : end]
-            meaning = meanings[text] if text in meanings else self._meaning(text)
-            thread = self._thread(data, number, start, at)
-            rank = thread.rank if thread is not None else self.threads.anonymous
-            rank.count(meaning)
-            if row >= 0:
-                learned[row] = rank, meaning
-        self.connected.learn(rows[list(learned)], list(learned.values()))
+        """Count channel lines by rank. Those of the usual shape are read all together, the others one by one."""
+        lines = block.lines(block.channels)
+        threads = self.threads.introduced(data, block, lines)
+        ranks, columns = self.threads.speakers(threads), self.rows.read(block, lines, block.nets)
+        odd = np.flatnonzero((columns.way < 0) | (threads < 0))
+        if odd.size:
+            speakers, said = list[int](), list[ChannelLine | None]()
+            start, at, end = lines.of(odd)
+            places = (threads[odd], start, at, np.minimum(end, at + LONGEST))
+            for number, begin, place, stop in zip(*(column.tolist() for column in places), strict=True):
+                text = data[place + MESSAGE : stop]
+                said.append(self.odd.read(text))
+                thread = self._thread(data, number, begin, place)
+                speakers.append(thread.rank.number if thread is not None else self.threads.anonymous.number)
+            ranks[odd] = speakers
+            for column, values in zip(columns, self.channels.columns(said), strict=True):
+                column[odd] = values
+        self.channels.count(ranks, columns)
 
     def _fresh(
         self, data: bytes, block: Scan, lines: Lines, again: Repeats[M]
@@ -219,7 +235,8 @@ class NcclLogReader:
             if said is not None:
                 self._take(phrase, said, None)
         for match in _BARE_CHANNEL.finditer(block.foreign):
-            self.threads.anonymous.count(self._meaning(match.group()))
+            line = self.channels.columns([self.odd.look(match.group())])
+            self.channels.count(np.zeros(1, dtype=np.intp), line)
 
     def _phrase(self, text: bytes) -> tuple[str, re.Match[bytes] | None]:
         """What a message says, remembered: ranks repeat one another. Lines glued behind it are cut off."""
@@ -268,19 +285,8 @@ class NcclLogReader:
         else:
             thread.pending = name
 
-    def _meaning(self, text: bytes) -> ChannelLine | None:
-        if len(self.channels) >= _MEMO:
-            self.channels.clear()
-        meaning = self.channels[text] = parse_channel(until_next(text)[-300:])
-        self.damaged += meaning is None
-        if meaning is not None and len(self.edges) < _EDGES:
-            self.edges.setdefault((meaning.source, meaning.target), None)
-        return meaning
-
     def _settle(self) -> None:
         """Add up what was said again, and forget the wordings, so that memory stays bounded."""
-        for (rank, line), times in self.connected.take():
-            rank.count(line, times)
         for told, times in self.told.take():
             self._count(told.weight * times)
             if told.match is not None:
@@ -302,14 +308,13 @@ class NcclLogReader:
         """What was said, frozen."""
         said, threads = self.said, self.threads
         self._settle()
-        lines: Counter[ChannelLine] = Counter()
-        for state in (threads.anonymous, *threads.ranks.values()):
-            lines.update(state.lines)
+        states, channels = threads.ranks.values(), self.channels.by_rank()
+        ways = total(channels[s.number] for s in (threads.anonymous, *states) if s.number in channels)
         listed = _NO_CHOICE.match(said.version or "") is not None
-        ranks = tuple(state.freeze(listed=listed) for state in threads.ranks.values())
-        hosts = rank_hosts(threads.ranks.values())
+        ranks = tuple(s.freeze(channels.get(s.number, NO_CHANNELS), listed=listed) for s in states)
+        hosts = rank_hosts(states, channels)
         return NcclLog(
-            lines=self.found + sum(lines.values()),
+            lines=self.found + sum(ways.values()),
             version=said.version,
             plugin_version=said.plugin_version,
             plugin_loaded=said.p2p_plugin or said.plugin_loaded,
@@ -327,14 +332,14 @@ class NcclLogReader:
             nics=tuple(sorted(said.nics)),
             hcas=tuple(Hca(text=text, link_layer=layer) for text, layer in said.hcas.items()),
             socket_interfaces=tuple(said.socket_interfaces),
-            net_channels=sums(lines, lambda line: family_of(line.network)),
-            channel_networks=sums(lines, lambda line: line.network),
+            net_channels=sums(ways, lambda way: family_of(way.network)),
+            channel_networks=sums(ways, lambda way: way.network),
             p2p_channels=self.p2p,
-            gdr_send=count_lines(lines, gdr=True, send=True),
-            gdr_receive=count_lines(lines, gdr=True, send=False),
-            plain_send=count_lines(lines, gdr=False, send=True),
-            plain_receive=count_lines(lines, gdr=False, send=False),
-            edges=tuple(edge for edge in self.edges if not same_host(edge, hosts)),
+            gdr_send=count_lines(ways, gdr=True, send=True),
+            gdr_receive=count_lines(ways, gdr=True, send=False),
+            plain_send=count_lines(ways, gdr=False, send=True),
+            plain_receive=count_lines(ways, gdr=False, send=False),
+            edges=tuple(edge for edge in self.channels.edges() if not same_host(edge, hosts)),
             ring_gdr=(said.ring_gdr[0], said.ring_gdr[1]),
             gdr_lines=(said.gdr_lines[0], said.gdr_lines[1]),
             disagreements={name: tuple(values) for name, values in said.others.items()},
@@ -346,7 +351,7 @@ class NcclLogReader:
             prefix_ranks=tuple(sorted(threads.prefix_ranks)),
             devices=tuple(sorted({r.device for r in threads.ranks.values() if r.device is not None})),
             torn=self.torn,
-            damaged=self.damaged,
+            damaged=self.damaged + self.odd.damaged,
             left_out=self.left_out,
-            overflow=threads.overflow or self.comms.overflow,
+            overflow=threads.overflow or self.comms.overflow or self.channels.overflow,
         )

@@ -54,9 +54,11 @@ class OriginReader:
         behind = self._bytes - len(data) >= WHOLE
         if behind and self._blocks % ONE_IN:
             return
-        self._drivers.update(map(int, _DRIVER.findall(data)))
+        if b"cudaDriverVersion" in data:
+            self._drivers.update(map(int, _DRIVER.findall(data)))
         self._gpus.update(int(bus, 16) >> 12 for bus in set(_GPU_BUS.findall(data)))
-        self._nics.update(int(bus, 16) for bus in set(_NIC_BUS.findall(data)))
+        if b"NET/OFI NIC group " in data:
+            self._nics.update(int(bus, 16) for bus in set(_NIC_BUS.findall(data)))
         if b"NCCL_PROTO checks on" in data or b"-topo.xml" in data:
             self._named.update((first or second).decode().lower() for first, second in _NAMED.findall(data))
         text, begin = b"\n" + data, data[:_GLANCE] if behind else data

@@ -47,7 +47,7 @@ def parse_head(head: bytes) -> Head:
         pid.decode(),
         (tid or b"").decode(),
         int(number),
-        _prefix_rank(before) if before else None,
+        prefix_rank(before),
         not before or before[-1:] in b" \t>|:\"'",
     )
 
@@ -67,7 +67,8 @@ def line_time(head: bytes) -> str:
     return (match[1] or match[2]).decode() if match else ""
 
 
-def _prefix_rank(head: bytes) -> int | None:
+def prefix_rank(head: bytes) -> int | None:
+    """The rank that a launcher wrote in front of a line."""
     match = _RANK.match(head)
     if not match:
         return None

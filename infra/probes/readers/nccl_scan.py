@@ -54,6 +54,7 @@ class Scan:
     line: Places  # which line it stands in
     telling: Places  # which of them may say something
     channels: Places  # which of them go on with "INFO … via NET/"
+    nets: Places  # where that " via NET/" stands
     foreign: bytes  # the lines without an "NCCL " in them
     peers: int  # how many " via P2P/" there are
     far_peers: bool  # whether one of them is " via P2P/MNNVL"
@@ -106,15 +107,16 @@ class Scanner:
         beyond = self._pairs[peers + (BEFORE + 8)]
         said = np.flatnonzero(informing)
         before = np.searchsorted(at[said], nets) - 1
-        said = said[before[before >= 0]]
-        said = said[ends[line[said]] > nets[before >= 0]]
+        nets, said = nets[before >= 0], said[before[before >= 0]]
+        same = ends[line[said]] > nets
         return Scan(
             buffer=self._buffer,
             ends=ends,
             at=at,
             line=line,
             telling=telling,
-            channels=said,
+            channels=said[same],
+            nets=nets[same],
             foreign=_foreign(data, ends, line),
             peers=int(np.count_nonzero(beyond & 0xFF == ord("/"))),
             far_peers=bool((beyond == word(b"/M")).any()) and b" via P2P/MNNVL" in data,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,20 +12,39 @@ from infra.model.reading import Communicator, Member, RankLog, family_of
 
 MAX_RANKS = 65_536
 MAX_MEMBERS = 65_536
-MAX_LINES = 65_536  # distinct channel lines of one rank
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelLine:
-    """What a complete `… via NET/…` line says. `direction` is send, receive or "" where the version omits it."""
+class Way(NamedTuple):
+    """How a channel's data goes. `direction` is send, receive or "" where the version omits it."""
 
-    index: int
-    source: int
-    target: int
     direction: str
     network: str
     device: int
     gdr: bool
+
+
+class ChannelLine(NamedTuple):
+    """What a complete `… via NET/…` line says."""
+
+    channel: int
+    source: int
+    target: int
+    way: Way
+
+
+class RankChannels(NamedTuple):
+    """One rank's channel lines: how many told of each way, in order of first sight, and what they told apart from it.
+
+    `near_ends` are the numbers that the rank has in them.
+    """
+
+    ways: Mapping[Way, int]
+    send: frozenset[int]
+    receive: frozenset[int]
+    near_ends: frozenset[int]
+
+
+NO_CHANNELS = RankChannels({}, frozenset(), frozenset(), frozenset())
 
 
 @dataclass(slots=True)
@@ -39,7 +59,6 @@ class RankState:
     networks: dict[str, None] = field(default_factory=dict)
     providers: dict[str, None] = field(default_factory=dict)
     nics: set[int] = field(default_factory=set)
-    lines: Counter[ChannelLine] = field(default_factory=Counter)
     ring_gdr: set[bool] = field(default_factory=set)
     gdr_disabled: set[int] = field(default_factory=set)  # net devices of which NCCL said so
     connected: int = 0
@@ -50,22 +69,12 @@ class RankState:
     listed: set[int] = field(default_factory=set)  # threads that listed their verbs devices after a refusal
     strays: int = 0  # communicators that it ended and of which no beginning was seen
 
-    def count(self, line: ChannelLine | None, times: int = 1) -> None:
-        """Take a channel line that was said so many times."""
-        if line is not None and (line in self.lines or len(self.lines) < MAX_LINES):
-            self.lines[line] += times
-
-    @property
-    def near_ends(self) -> set[int]:
-        """The rank numbers that this rank has in its channels."""
-        return {line.source if line.direction == "send" else line.target for line in self.lines if line.direction}
-
-    def freeze(self, *, listed: bool) -> RankLog:
+    def freeze(self, channels: RankChannels, *, listed: bool) -> RankLog:
         """`listed`: this version of NCCL names no network, its list of verbs devices says that it has one."""
-        lines = self.lines
+        ways = channels.ways
         families: Counter[str] = Counter()
-        for line, count in lines.items():
-            families[family_of(line.network).value] += count
+        for way, count in ways.items():
+            families[family_of(way.network).value] += count
         return RankLog(
             host=self.host,
             pid=self.pid,
@@ -74,18 +83,18 @@ class RankState:
             networks=tuple(self.networks),
             providers=tuple(self.providers),
             nics=tuple(sorted(self.nics)),
-            net_devices=tuple(sorted({line.device for line in lines})),
+            net_devices=tuple(sorted({way.device for way in ways})),
             channels=dict(families),
-            gdr_channels=sum(count for line, count in lines.items() if line.gdr),
-            plain_channels=sum(count for line, count in lines.items() if not line.gdr),
-            send_channels=frozenset(line.index for line in lines if line.direction == "send"),
-            receive_channels=frozenset(line.index for line in lines if line.direction != "send"),
+            gdr_channels=sum(count for way, count in ways.items() if way.gdr),
+            plain_channels=sum(count for way, count in ways.items() if not way.gdr),
+            send_channels=channels.send,
+            receive_channels=channels.receive,
             ring_gdr=tuple(sorted(self.ring_gdr)),
             connected_rings=self.connected,
             coll_channels=self.coll_channels,
             refused=tuple({why: None for who, why in self.refused.items() if not (listed and who in self.listed)}),
             ends_alone=self.strays,
-            gdr_denied=tuple(sorted(self.gdr_disabled & {line.device for line in lines if line.gdr})),
+            gdr_denied=tuple(sorted(self.gdr_disabled & {way.device for way in ways if way.gdr})),
         )
 
 

@@ -12,6 +12,7 @@ from infra.model.reading import BandwidthTest, DeviceLine, NcclTests, Row
 from infra.probes.readers.nccl_prefix import HEAD
 from infra.probes.readers.nccl_tests_rows import (
     ELEMENT_TYPE,
+    ELEMENT_WORDS,
     number,
     parse_lookalike,
     parse_row,
@@ -20,9 +21,23 @@ from infra.probes.readers.nccl_tests_rows import (
 )
 
 EXCERPT = 1 << 18  # bytes; in whole blocks, so at least the first one
-_MARKS = re.compile(
-    rb"#|nThread |[Rr]ank +\d+ +(?:Group +\d+ +)?Pid |busbw|Out of bounds values|Avg bus bandwidth|_perf\b|"
-    rb"Test (?:(?:NCCL|CUDA) )?failure|Test timeout|NCCL version |\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"
+# What a line that says something has in it, and words of which one is in that: most blocks have none, which is seen
+# sooner than that there is no mark.
+_MARKS = tuple(
+    (words, re.compile(mark))
+    for words, mark in (
+        ((b"#",), rb"#"),
+        ((b"nThread ",), rb"nThread "),
+        ((b"Pid ",), rb"[Rr]ank +\d+ +(?:Group +\d+ +)?Pid "),
+        ((b"busbw",), rb"busbw"),
+        ((b"Out of bounds values",), rb"Out of bounds values"),
+        ((b"Avg bus bandwidth",), rb"Avg bus bandwidth"),
+        ((b"_perf",), rb"_perf\b"),
+        ((b" failure",), rb"Test (?:(?:NCCL|CUDA) )?failure"),
+        ((b"Test timeout",), rb"Test timeout"),
+        ((b"NCCL version ",), rb"NCCL version "),
+        (ELEMENT_WORDS, rb"\d\s+\d+\s+" + ELEMENT_TYPE + rb"\s"),
+    )
 )
 _FOREIGN = re.compile(rb"(?i)busbw[_ (]*gb")  # the caption of somebody's own table: the unit inside the word
 _ROW = re.compile(rb"(?:^|[\s>|:\]\)])(\d+)\s+(\d+)\s+(" + ELEMENT_TYPE + rb")\s+(.*)$")
@@ -107,6 +122,16 @@ class _Test:
         )
 
 
+def _is_foreign(data: bytes) -> bool:
+    return b"busbw" in data.lower() and _FOREIGN.search(data) is not None
+
+
+def _marked(data: bytes) -> list[int]:
+    """Where the marks begin, in order."""
+    marks = (mark for words, mark in _MARKS if any(word in data for word in words))
+    return sorted(found.start() for mark in marks for found in mark.finditer(data))
+
+
 class NcclTestsReader:
     """Feed it blocks of whole lines, then ask for the reading, which is None when there is no test."""
 
@@ -130,17 +155,17 @@ class NcclTestsReader:
         said = any(word in foreign for word in (b" failure", b"Out of bounds"))
         if not (excerpt or table_open or b"#" in data or said):
             return
-        if current.format == "not-nccl-tests" or (excerpt and _FOREIGN.search(data)):
+        if current.format == "not-nccl-tests" or (excerpt and _is_foreign(data)):
             for line in data.split(b"\n"):
                 if len(line) < 4096:
                     self._line(line)
             return
         last = -1
-        for match in _MARKS.finditer(data):
-            if match.start() < last:
+        for place in _marked(data):
+            if place < last:
                 continue
-            start = data.rfind(b"\n", 0, match.start()) + 1
-            end = data.find(b"\n", match.start())
+            start = data.rfind(b"\n", 0, place) + 1
+            end = data.find(b"\n", place)
             last = len(data) if end < 0 else end
             if last - start < 4096:
                 self._line(data[start:last])

@@ -8,6 +8,7 @@ from infra.model.measurement import LARGEST
 from infra.model.reading import Row
 
 ELEMENT_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
+ELEMENT_WORDS = (b"int", b"half", b"float", b"double", b"fp8_e", b"f8e", b"bf16", b"char")  # one is in each of them
 _FIRST_EXPONENT = 1e6
 _UNIT = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from infra.probes.readers.nccl_prefix import parse_head
+from infra.probes.readers.nccl_prefix import Head, parse_head, prefix_rank
 from infra.probes.readers.nccl_scan import Lines, Places, Scan
 from infra.probes.readers.nccl_state import MAX_RANKS, RankState, ThreadState
 from infra.probes.readers.nccl_table import KEY, Rows, Table, grown, key_rows
 
+HEAD = 400  # bytes in front of a message that say who wrote it
 _MEMO = 65_536
 
 
@@ -23,14 +24,18 @@ class Threads:
         self.overflow = False
         self._by_pid: dict[tuple[str, int | None], RankState] = {}
         self._by_key: dict[bytes, ThreadState | None] = {}
+        # By a key without its thread's number: the rank, and where in the key the host begins. What stands before the
+        # host may hide or change it, so it counts only where the key begins with the host or is all that there is.
+        self._processes: dict[tuple[bytes, bytes], tuple[RankState, int]] = {}
         self._table = Table(KEY // 8, 2 * _MEMO)
-        self._rank_numbers = np.zeros(1, dtype=np.uint64)
+        self._rank_numbers = np.zeros(1, dtype=np.intp)
         self.known: list[ThreadState | None] = []  # by the number that `find` gives
 
     def find(self, data: bytes, scan: Scan, lines: Lines) -> Places:
         """The number of each line's thread, -1 where it has yet to introduce itself to `of`."""
         if len(self._by_key) >= _MEMO or self._table.size >= _MEMO:
             self._by_key.clear()
+            self._processes.clear()
             self._table.clear()
             self.known.clear()
         rows, length = key_rows(scan, lines)
@@ -52,6 +57,20 @@ class Threads:
                 numbers[strange] = self._table.find(some)
         return numbers
 
+    def introduced(self, data: bytes, scan: Scan, lines: Lines) -> Places:
+        """The same, and the new ones have introduced themselves: -1 where a prefix is an odd one."""
+        numbers = self.find(data, scan, lines)
+        strange = np.flatnonzero(numbers < 0)
+        if not strange.size:
+            return numbers
+        last, (start, at, _) = b"", lines.of(strange)
+        for begin, place in zip(start.tolist(), at.tolist(), strict=True):
+            head = data[max(begin, place - HEAD) : place]
+            if head != last:
+                self.of(head)
+            last = head
+        return self.find(data, scan, lines)
+
     def _learn(self, rows: Rows) -> None:
         begin = self._table.size
         self._table.add(rows)
@@ -61,7 +80,7 @@ class Threads:
             (thread.rank if thread else self.anonymous).number for thread in self.known[begin:]
         ]
 
-    def speakers(self, numbers: Places) -> Rows:
+    def speakers(self, numbers: Places) -> Places:
         """The number of the rank that each thread speaks for."""
         return self._rank_numbers[numbers]
 
@@ -78,17 +97,28 @@ class Threads:
 
     def _join(self, key: bytes, head: bytes) -> bool:
         """Take in a new thread of a rank that is known. Other ranks wait for their turn, which gives them an order."""
-        parsed = parse_head(head[-400:])
-        rank = self.ranks.get((parsed.host, parsed.pid, parsed.device)) if parsed.clean else None
-        if rank is None:
-            return False
-        if parsed.rank is not None:
-            self.prefix_ranks.add(parsed.rank)
+        head = head[-HEAD:]
+        front = len(head) - len(key)
+        process, _, rest = key.rpartition(b":")
+        number, _, device = rest.partition(b" ")
+        rank, begins = self._processes.get((process, device), (None, 0))
+        if rank is not None and number.isdigit() and not (begins and front):
+            tag = prefix_rank(head[: front + begins])
+        else:
+            parsed = parse_head(head)
+            rank, tag = self.ranks.get((parsed.host, parsed.pid, parsed.device)) if parsed.clean else None, parsed.rank
+            if rank is None:
+                return False
+            begins = _begin_of_process(process, parsed)
+            if begins >= 0 and parsed.tid.encode() == number and number.isdigit() and not (begins and front):
+                self._processes[process, device] = rank, begins
+        if tag is not None:
+            self.prefix_ranks.add(tag)
         self._by_key[key] = ThreadState(rank)
         return True
 
     def _introduce(self, key: bytes, head: bytes) -> ThreadState | None:
-        parsed = parse_head(head[-400:])
+        parsed = parse_head(head[-HEAD:])
         if parsed.rank is not None:
             self.prefix_ranks.add(parsed.rank)
         host = parsed.host
@@ -110,3 +140,10 @@ class Threads:
         thread = None if rank is None else ThreadState(rank)
         self._by_key[key] = thread
         return thread
+
+
+def _begin_of_process(process: bytes, parsed: Head) -> int:
+    """Where in a key "host:pid" begins, with which `process` ends; -1 where a time stamp was cut off that host."""
+    named = f"{parsed.host}:{parsed.pid}".encode()
+    begins = len(process) - len(named)
+    return begins if process.endswith(named) and not process[:begins][-1:].isalnum() else -1
