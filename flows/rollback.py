@@ -10,34 +10,18 @@ from prefect.cache_policies import NO_CACHE
 from infra.deploy import Account
 from infra.kube import access
 from infra.kube.leases import hold
-from infra.model.gangs import GANG_KINDS, SURGE_KIND
 from infra.model.spec import MigrationSpec
 from tasks import undo
 from tasks.identity import pool_identity
 from tasks.progress import say
 from tasks.run import Run
 
-PUT_BACK = {
-    # What carries our marks.
-    "nodes": ("get", "list", "patch"),
-    **{kind.plural: ("get", "list", "patch") for kind in (*GANG_KINDS, SURGE_KIND)},
-    "jobs/status": ("patch",),
-    "commands": ("create",),
-    "resourceflavors": ("get", "list", "patch"),
-    # What says whether a node is empty, and who moves what is not.
-    **dict.fromkeys(("pods", "poddisruptionbudgets", "replicasets", "statefulsets", "daemonsets"), ("list",)),
-    # The run's record and the pools' locks.
-    "configmaps": ("get", "delete"),
-    "leases": ("get", "create", "update", "delete"),
-}
-"""What a rollback may have to do, whatever the run had changed: resource -> verbs, of the account that migrates."""
-
 
 @flow(name="rollback-migration", flow_run_name="roll back {spec.name}", persist_result=False)
 def rollback(spec: MigrationSpec, remove_target: bool = False) -> dict[str, Any]:
     """Cordons, taints, cloud bounds and suspended jobs go back to what they were; the target only if asked."""
     run = undo.recorded(Run.open(spec, say=say))
-    access.require(run.kube, Account.MIGRATE, only=PUT_BACK)
+    access.require(run.kube, Account.MIGRATE, only=undo.PUT_BACK)
     with hold(run.kube, [pool_identity(run.spec.source), pool_identity(run.spec.target)], run.name):
         return put_back(run.spec, remove_target)
 

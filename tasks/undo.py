@@ -8,6 +8,7 @@ from typing import Any
 from infra.clock import rfc3339
 from infra.errors import NotFound, Refused
 from infra.kube import api, leases, read, records
+from infra.model.gangs import GANG_KINDS, SURGE_KIND
 from infra.model.pools import Pool, PoolState
 from infra.model.record import HELD, Step, StepState
 from infra.model.spec import Cluster, MigrationSpec
@@ -20,6 +21,20 @@ from tasks.rules.gangs import find_gangs, start_words, stop_words
 from tasks.rules.wording import and_more, plural
 from tasks.run import Run
 
+PUT_BACK = {
+    # What carries our marks.
+    "nodes": ("get", "list", "patch"),
+    **{kind.plural: ("get", "list", "patch") for kind in (*GANG_KINDS, SURGE_KIND)},
+    "jobs/status": ("patch",),
+    "commands": ("create",),
+    "resourceflavors": ("get", "list", "patch"),
+    # What says whether a node is empty, and who moves what is not.
+    **dict.fromkeys(("pods", "poddisruptionbudgets", "replicasets", "statefulsets", "daemonsets"), ("list",)),
+    # The run's record and the pools' locks.
+    "configmaps": ("get", "delete"),
+    "leases": ("get", "create", "update", "delete"),
+}
+"""What a rollback may have to do, whatever the run had changed: resource -> verbs, of the account that migrates."""
 _GOING = (PoolState.DELETING, PoolState.DELETE_FAILED)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from flows.rollback import PUT_BACK
 from infra.clock import rfc3339
 from infra.errors import Refused
 from infra.kube import records, switches
@@ -146,7 +145,7 @@ def test_a_rollback_tells_of_a_closed_target_and_starts_gangs_on_the_source(
         ended = undo.roll_back(run, remove_target=False)
 
     assert ("deployments", "patch") in asked
-    assert sorted(f"{verb} {what}" for what, verb in asked if verb not in PUT_BACK.get(what, ())) == []
+    assert sorted(f"{verb} {what}" for what, verb in asked if verb not in undo.PUT_BACK.get(what, ())) == []
     assert any("job train/gang" in line for line in ended["done"])
     assert run.kube.request("GET", f"{DEPLOYMENTS}/inference")["spec"]["replicas"] == 3
     until(lambda: len(ranks(run)) == 2, "two ranks again")

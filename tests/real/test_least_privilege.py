@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.rollback import PUT_BACK
 from infra import deploy
 from infra.deploy import Account
 from infra.errors import Forbidden
@@ -21,6 +20,7 @@ from infra.kube import access, plugins, read, records
 from infra.kube.api import Kube
 from infra.model.gangs import GANG_KINDS, SURGE_KIND
 from infra.model.record import Step
+from tasks import undo
 from tests.processes import leashed
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_secrets_are_out_of_reach() -> None:
 
 def test_what_a_rollback_asks_for_is_given() -> None:
     given = {(resource, verb) for _, resource, verb in grants(*OF_ACCOUNT["poolshift"])}
-    assert {(resource, verb) for resource, verbs in PUT_BACK.items() for verb in verbs} <= given
+    assert {(resource, verb) for resource, verbs in undo.PUT_BACK.items() for verb in verbs} <= given
 
 
 def test_everything_that_can_be_marked_can_be_read_and_switched() -> None:
@@ -340,7 +340,9 @@ def test_a_migration_that_loses_its_token_ends_in_words_and_is_rolled_back_under
     ended = healthy.run("rollback", spec, "--remove-target", kubeconfig=healthy.account("poolshift"))
     assert ended.code == 0, ended.err
     unasked = {
-        (what, verb) for _, what, verb in used(healthy, "poolshift", before)[0] if verb not in PUT_BACK.get(what, ())
+        (what, verb)
+        for _, what, verb in used(healthy, "poolshift", before)[0]
+        if verb not in undo.PUT_BACK.get(what, ())
     }
     assert unasked == {("selfsubjectaccessreviews", "create")}
     assert used(healthy, "poolshift")[1] == set()
