@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from flows import console
-from flows.commands import alone, migrations, runs, servers
+from flows.commands import alone, migrations, options, runs, servers
 from infra.errors import BadSpec, PoolshiftError
 from tasks import progress
 
@@ -54,6 +54,7 @@ def invoke(arguments: list[str]) -> int:
         sys.stdout.write(f"poolshift {version('poolshift')}\n")
         return 0
     progress.reword(None)  # what another command line was given
+    before = options.AS_JSON.set("--json" in arguments)
     try:
         code = int(app(args=_as_kubectl(arguments), prog_name="poolshift", standalone_mode=False) or 0)
     except PoolshiftError as error:
@@ -70,6 +71,8 @@ def invoke(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; a traceback would tell nobody anything
         return 141  # as a shell says of a process that a closed pipe ended
+    finally:
+        options.AS_JSON.reset(before)
     if code == _INTERRUPTED:  # typer's answer to a Ctrl-C, which it keeps to itself; no command gives it
         raise KeyboardInterrupt
     return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
@@ -40,6 +41,9 @@ Namespace = Annotated[str, typer.Option(help="Where poolshift keeps its records"
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, as in `poolshift status`")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output")]
 
+AS_JSON = ContextVar("as_json", default=False)
+"""Does a program read this command line's answer?"""
+
 Spec = TypeVar("Spec", "MigrationSpec", "RevalidationSpec")
 
 
@@ -73,11 +77,11 @@ def cluster_of(kubeconfig: str | None, context: str | None, namespace: str = "po
 def _go_by(cluster: Cluster, spec: str | None = None) -> None:
     """From now on commands that are told to type next go to this cluster, as this command line does.
 
-    Of a sandbox it is said once, before anything else, that all is simulated.
+    Of a sandbox it is said once, before anything else, that all is simulated; to a program its answer says it.
     """
     reach = Reach(kubeconfig=cluster.kubeconfig, context=cluster.context, namespace=cluster.namespace, spec=spec)
     progress.reword(reach.complete)
-    if _is_simulated(cluster):
+    if not AS_JSON.get() and _is_simulated(cluster):
         progress.say("simulated: this cluster is a sandbox, and every time and duration is of its own clock")
 
 

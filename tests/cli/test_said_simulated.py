@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows import cli
 from flows.commands.options import cluster_of, load_spec
 from infra.kube.kubeconfig import EXTENSION
 from infra.model.spec import MigrationSpec
@@ -42,3 +43,5 @@ def test_each_command_of_a_sandbox_says_once_that_it_is_simulated(
         assert capsys.readouterr().err.count("simulated: ") == times, given
         load_spec(str(SPEC), MigrationSpec, *given)
         assert capsys.readouterr().err.count("simulated: ") == times, given
+    assert cli.run(["audit", "--kubeconfig", path, "--json"]) != 0
+    assert capsys.readouterr().err == ""
