@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows import console, orchestrator
+from flows.reaching import Reach
 from infra.errors import Unreachable
 from infra.sandbox.scenario import load
 from tasks.home import home
@@ -145,7 +146,9 @@ def _facts(stage: Stage) -> dict[str, Any]:
     runs = records.list_runs(kube)
     if not runs:
         return {}
-    return {**report.facts(runs[-1]), "report": _reports(stage) / runs[-1].name / "report.html"}
+    reach = Reach(kubeconfig=str(stage.kubeconfig))
+    told = {name: reach.complete(text) for name, text in report.facts(runs[-1]).items()}
+    return {**told, "report": _reports(stage) / runs[-1].name / "report.html"}
 
 
 def _untouched(stage: Stage) -> dict[str, Any]:

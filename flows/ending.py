@@ -1,4 +1,4 @@
-"""A flow run that is cancelled in Prefect while no runner watches over it: its process finds out by asking."""
+"""How a flow run ends: by an error whose commands can be typed as they are, or because it is cancelled in Prefect."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from contextlib import contextmanager
 
 from flows.submit import state_of
 from infra.errors import PoolshiftError
+from tasks.progress import complete
 
 EVERY = 3.0  # wall-clock seconds between two questions
 
 
 @contextmanager
+def in_full() -> Iterator[None]:
+    """An error leaves with the cluster and the spec in its commands: Prefect shows it to people who know neither."""
+    try:
+        yield
+    except PoolshiftError as error:
+        error.observed, error.remedy = complete(error.observed), complete(error.remedy)
+        error.args = (error.wording(),)
+        raise
+
+
+@contextmanager
 def heed_prefect() -> Iterator[None]:
-    """End this process as a SIGTERM does when its flow run is being cancelled.
+    """End this process as a SIGTERM does when its flow run is being cancelled while no runner watches over it.
 
     A run of a deployment is left to the runner or worker that started it: it sends the signal, and a second one would
     cut short what the first has put back.

@@ -12,7 +12,7 @@ from prefect import flow
 from prefect.exceptions import TerminationSignal
 
 from flows.approval import ask
-from flows.ending import heed_prefect
+from flows.ending import heed_prefect, in_full
 from infra.deploy import Account
 from infra.errors import GateHeld, PoolshiftError, Refused, Unmeasured
 from infra.kube import access
@@ -36,19 +36,20 @@ def migrate(spec: MigrationSpec) -> dict[str, Any]:
     Returns the outcome as plain JSON: run, exit_code, summary, report. A held gate, a refusal and an error end the
     flow run as failed, with the reason as its message.
     """
-    run = Run.open(spec, say=say)
-    access.require(run.kube, Account.MIGRATE)
-    run.record()
-    with hold(run.kube, [pool_identity(spec.source), pool_identity(spec.target)], spec.name) as leases:
-        try:
-            with heed_prefect():
-                _story(spec, run, leases)
-        except PoolshiftError as error:
-            _report_stop(run, error)
-            raise
-        except TerminationSignal:
-            say(f"ended by a signal or in Prefect; the same command goes on with run {spec.name}")
-            raise
+    with in_full():
+        run = Run.open(spec, say=say)
+        access.require(run.kube, Account.MIGRATE)
+        run.record()
+        with hold(run.kube, [pool_identity(spec.source), pool_identity(spec.target)], spec.name) as leases:
+            try:
+                with heed_prefect():
+                    _story(spec, run, leases)
+            except PoolshiftError as error:
+                _report_stop(run, error)
+                raise
+            except TerminationSignal:
+                say(f"ended by a signal or in Prefect; the same command goes on with run {spec.name}")
+                raise
     last = run.step(Step.REPORT)
     return {
         "run": spec.name,

@@ -8,6 +8,7 @@ from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from flows.ending import in_full
 from infra.deploy import Account
 from infra.errors import GateHeld, Unmeasured
 from infra.kube import access, api
@@ -41,7 +42,8 @@ def revalidate(spec: RevalidationSpec, fail_run: bool = False) -> dict[str, Any]
     if fail_run and outcome.exit_code:
         kind = GateHeld if outcome is Outcome.FAIL else Unmeasured
         mend = "; ".join(dict.fromkeys(str(each) for pool in pools for each in pool["next"])) or "mend what it names"
-        raise kind(f"revalidation {spec.name}", summary, remedy=f"{mend}; the next run looks again")
+        with in_full():
+            raise kind(f"revalidation {spec.name}", summary, remedy=f"{mend}; the next run looks again")
     return {
         "run": spec.name,
         "outcome": outcome.value,
