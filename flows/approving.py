@@ -9,10 +9,9 @@ import getpass
 import os
 
 from flows import orchestrator
-from infra.errors import NotFound, Refused, Unreachable
+from infra.errors import NotFound, Unreachable
 from infra.kube import api, records
 from infra.kube.api import Kube
-from infra.model.record import Step, StepState
 from infra.model.spec import Cluster
 from tasks import approvals
 
@@ -29,21 +28,14 @@ def approve(cluster: Cluster, run: str, *, by: str | None, reason: str) -> str:
 
     Raises:
         NotFound: no such run.
-        Refused: its gate has not passed, so there is nothing to say yes to.
+        Refused: it asks for no approval, or its gate has not passed: there is nothing to say yes to.
 
     """
     kube = api.connect(cluster)
     record = records.read(kube, run)
     if record is None:
         raise NotFound(f"run {run}", "no record in this cluster", remedy="poolshift status")
-    gate = record.steps.get(Step.GATE)
-    if gate is None or gate.state is not StepState.DONE:
-        raise Refused(
-            f"run {run}",
-            f"its gate is {gate.standing}" if gate else "its gate has not been judged yet",
-            expected="a gate that has passed, before somebody decides on it",
-            remedy=f"poolshift status {run}; approve when the migration waits for it",
-        )
+    approvals.check(record)
     who = by or getpass.getuser()
     approvals.grant(kube, run, by=who, reason=reason)
     return f"approved by {who}{_wake(record, who, reason)}"

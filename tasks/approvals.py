@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from infra.clock import rfc3339
+from infra.errors import Refused
 from infra.kube import records
 from infra.kube.api import Kube
-from infra.model.record import Step
+from infra.model.record import Step, StepState
 
 _NOTE = "approval"
 
@@ -15,6 +16,26 @@ def granted(kube: Kube, run: str) -> dict[str, str] | None:
     record = records.read(kube, run)
     found = record.notes.get(_NOTE) if record else None
     return found if isinstance(found, dict) and {"by", "reason", "at"} <= found.keys() else None
+
+
+def check(record: records.RunRecord) -> None:
+    """Raise Refused where there is nothing to say yes to: nobody asks, or the gate has not passed."""
+    run = record.name
+    if not (record.spec.get("approval") or {}).get("ask"):
+        raise Refused(
+            f"run {run}",
+            "asks for no approval; nothing is changed",
+            expected="approval.ask: true in its spec",
+            remedy=f"poolshift status {run}",
+        )
+    gate = record.steps.get(Step.GATE)
+    if gate is None or gate.state is not StepState.DONE:
+        raise Refused(
+            f"run {run}",
+            f"its gate is {gate.standing}" if gate else "its gate has not been judged yet",
+            expected="a gate that has passed, before somebody decides on it",
+            remedy=f"poolshift status {run}; approve when the migration waits for it",
+        )
 
 
 def grant(kube: Kube, run: str, *, by: str, reason: str) -> None:

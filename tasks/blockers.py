@@ -14,7 +14,7 @@ from infra.kube.wire import Wire
 from infra.model.workload import Pod, Snapshot
 from tasks.rules.decision import Act, Allowed, Context, Decision
 from tasks.rules.drain import decide
-from tasks.rules.wording import plural
+from tasks.rules.wording import and_more, plural
 
 # The words of the answer, by the rules' own codes. What is not here has its own code as its word.
 _WORDS = {
@@ -80,7 +80,7 @@ class BlockersResult:
         }
 
     def lines(self, limit: int = 20) -> list[str]:
-        """For a person: the answer, then each blocker with its remedy."""
+        """For a person: the answer, then each reason with whom it holds and its remedy."""
         if not self.nodes:
             return [f"no node can be judged: {'; '.join(self.unknown)}", f"    next: {dump.WHOLE}"]
         word = {True: "can be drained", False: "cannot be drained", None: "cannot be judged"}[self.drainable]
@@ -90,12 +90,15 @@ class BlockersResult:
                 f"{plural(len(self.not_blockers), 'pod')} can leave or may stay"
             )
         ]
-        for blocker in self.blockers[:limit]:
-            found.append(f"pod {blocker.pod} ({blocker.node}): {blocker.why}: {blocker.decision.reason}")
-            if blocker.decision.remedy:
-                found.append(f"    next: {blocker.decision.remedy}")
-        if len(self.blockers) > limit:
-            found.append(f"and {len(self.blockers) - limit} more")
+        groups: dict[tuple[str, str, str], list[Blocker]] = {}
+        for blocker in self.blockers:
+            groups.setdefault((blocker.why, blocker.decision.reason, blocker.decision.remedy), []).append(blocker)
+        for (why, reason, remedy), alike in list(groups.items())[:limit]:
+            found.append(f"{_who(alike)}: {why}: {reason}")
+            if remedy:
+                found.append(f"    next: {remedy}")
+        if len(groups) > limit:
+            found.append(f"and {sum(map(len, list(groups.values())[limit:]))} more")
         found += [f"unknown: {text}" for text in self.unknown]
         found += [f"assumed: {text}" for text in self.assumed]
         return found
@@ -108,6 +111,14 @@ class BlockersResult:
         stuck = len({b.node for b in self.blockers})
         every = plural(len(self.nodes), "node")
         return f"{stuck} of {every}" if 0 < stuck < len(self.nodes) else every
+
+
+def _who(alike: list[Blocker]) -> str:
+    """The pods that one reason holds, and where."""
+    if len(alike) == 1:
+        return f"pod {alike[0].pod} ({alike[0].node})"
+    nodes = list(dict.fromkeys(b.node for b in alike))
+    return f"{plural(len(alike), 'pod')} ({and_more([b.pod for b in alike], 3)}; on {and_more(nodes, 3)})"
 
 
 def blockers(
@@ -173,7 +184,11 @@ def _offline(decision: Decision) -> Decision:
     """What a dump lacks is read by another dump: the flags of a drain are not ours."""
     if decision.code != "daemonset":
         return decision
-    return replace(decision, remedy=f"dump the DaemonSets too: {dump.MAKE}")
+    return replace(
+        decision,
+        reason="managed by a DaemonSet, and the dump holds none",
+        remedy=f"dump the DaemonSets too: {dump.MAKE}",
+    )
 
 
 def _nodes(snapshot: Snapshot, node: str | None) -> list[str]:

@@ -181,6 +181,7 @@ class Departures:
             gone=self.gone,
             per_second=rate,
             rate=self._queues.limited_by,
+            at_most=self._queues.rate.current,
             refused=self._queues.refused,
             unseen=self._view.lost.observed if self._view.lost else "",
         )

@@ -94,6 +94,13 @@ def was_killed(run: str, here: Holder) -> bool:
     return match is not None and match[1] == _place(here) and replace(here, pid=int(match[2])).is_gone
 
 
+def where_it_stands(now: Progress, refused: int) -> str:
+    """Of the nodes that were begun; with refused ones beside them, that it is of those alone."""
+    if not refused:
+        return now.wording()
+    return f"{now.wording()} (but for {plural(refused, 'refused node')}, whose pods stay)"
+
+
 class _Drain:
     """One stand-alone drain."""
 
@@ -113,7 +120,7 @@ class _Drain:
         self.here = Holder.here("drain")
         self.name = name_of_drain(self.here)
         self.began, self.asked = clock.now(), kube.requests
-        self.gone = 0
+        self.gone = self.refused = 0
         self.moved: datetime | None = self.began  # when the last pod went; None: what holds the others was told
 
     def run(self) -> DrainReport:
@@ -127,6 +134,7 @@ class _Drain:
             plan, warnings = self._judge(now, context)
             free = [name for name, node in plan.items() if not node.blocked]
             stuck = [name for name in plan if name not in free]
+            self.refused = len(stuck)
             report = DrainReport(
                 end=End.FAILED if stuck else End.DRAINED,
                 nodes=dict.fromkeys(stuck, End.FAILED),
@@ -246,7 +254,7 @@ class _Drain:
                 self.say(f"it has left {', '.join(others)} cordoned too: poolshift drain {' '.join(others)}")
 
     def _pass_by(self, now: Progress, context: Context) -> None:
-        self.passing(now.wording())
+        self.passing(where_it_stands(now, self.refused))
         if now.gone > self.gone or not now.waiting:
             self.gone, self.moved = now.gone, self.clock.now()
         elif self.moved is not None and self.clock.now() - self.moved >= STALLED:

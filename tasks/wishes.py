@@ -61,9 +61,13 @@ def ask(cluster: Cluster, name: str, wish: Wish, *, by: str | None, reason: str)
     if not _is_running(kube, name):
         if wish is Wish.CANCEL:
             return (
-                f"run {name}: cancel noted; no process runs it now: poolshift rollback {name} puts back what it changed"
+                f"run {name}: cancel noted; no process has taken it up (one that is just starting ends by it): "
+                f"poolshift rollback {name} puts back what it changed"
             )
-        return f"run {name}: {wish.value} noted; no process runs it now, so it counts when it is run next"
+        return (
+            f"run {name}: {wish.value} noted; no process has taken it up: it counts for one that is just starting, "
+            "or when it is run next"
+        )
     return f"run {name}: {wish.value}, seen within {EVERY:.0f} s: {_outcome(wish, record)}"
 
 

@@ -49,8 +49,9 @@ def gpudirect(
                 level=Level.BLOCK,
                 code="efa-without-rdma",
                 object="log line",
-                observed=log.hints["efa-without-rdma"],
-                remedy="Use an instance type whose EFA device supports RDMA",
+                observed=f"{log.hints['efa-without-rdma']} (RDMA read is meant: the job still runs over EFA, through "
+                "host memory)",
+                remedy="Use an instance type whose EFA device supports RDMA read",
             )
         ], "degraded"
     if fabric is None and gdr == "none" and (has := _has_gpudirect(log, name or "", gpus)) is not True:

@@ -76,7 +76,8 @@ class Tally:
 class Progress:
     """Where an emptying stands. `waiting`: budget, what is said of it and of the first pod that waits, how many do.
 
-    A budget "" stands for the rate, or for what the server answers. `unseen`: why it may be old, "" where it is of now.
+    A budget "" stands for the rate, or for what the server answers. `at_most`: evictions a second that the rate lets
+    through where it holds pods back, 0 where it does not. `unseen`: why it may be old, "" where it is of now.
     """
 
     total: int
@@ -85,6 +86,7 @@ class Progress:
     waiting: tuple[tuple[str, str, int], ...]
     per_second: float
     unseen: str = ""
+    at_most: float = 0.0
 
     @property
     def percent(self) -> int:
@@ -100,6 +102,8 @@ class Progress:
             rate = f"{self.per_second:.0f}/s" if self.per_second >= 1 else f"{60 * self.per_second:.1f}/min"
             text += f", {rate}"
             left = (self.total - self.gone) / self.per_second
+            if self.at_most > 0:  # the first ones went at once, and those that are left may not
+                left = max(left, (self.total - self.gone - self.terminating) / self.at_most)
             # Where every pod that is left waits for a budget, the pace so far says nothing of when it opens.
             if left >= 1 and sum(count for key, _, count in self.waiting if key) < self.total - self.gone:
                 text += f", about {span(timedelta(seconds=left))} left"

@@ -17,6 +17,7 @@ def standing(
     gone: int,
     per_second: float,
     rate: str = "",
+    at_most: float = 0.0,
     refused: Container[str] = (),
     unseen: str = "",
 ) -> Progress:
@@ -29,6 +30,7 @@ def standing(
         gone: of them.
         per_second: the pace so far.
         rate: what holds back evictions that no budget holds, in words; "" where nothing does.
+        at_most: evictions a second that it lets through; of no account where it holds back none.
         refused: budgets whose status of now the server has refused an eviction on.
         unseen: why all this may be old, "" where it is of now.
 
@@ -58,6 +60,7 @@ def standing(
         waiting=tuple(sorted(told, key=lambda x: -x[2])),
         per_second=per_second,
         unseen=unseen,
+        at_most=at_most if rate else 0.0,
     )
 
 

@@ -18,9 +18,11 @@ from infra.model.pools import IssueClass, Pool, PoolIssue, PoolState
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.spec import MigrationSpec
 from infra.model.verdict import Finding, Level
-from tasks import pools, progress, report, wishes
+from tasks import approvals, pools, progress, report, wishes
 from tasks.rules import story_ended
 from tasks.rules.folding import alike, first_causes, first_clause, lines
+from tasks.rules.outcome import Progress
+from tasks.standalone import where_it_stands
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +148,22 @@ def test_alike_findings_are_one_in_plans_and_drains_too() -> None:
         other,
     ]
     assert alike([pods[0], pods[0]]) == [pods[0]]
+
+
+def test_a_drain_beside_refused_nodes_says_of_which_its_numbers_are() -> None:
+    none = Progress(total=0, gone=0, terminating=0, waiting=(), per_second=0.0)
+    assert where_it_stands(none, 0) == "no pod has to leave"
+    assert where_it_stands(none, 2) == "no pod has to leave (but for 2 refused nodes, whose pods stay)"
+
+
+def test_a_yes_that_nobody_asks_for_is_refused() -> None:
+    passed = record(step(Step.GATE, StepState.DONE))
+    with pytest.raises(Refused, match="asks for no approval"):
+        approvals.check(passed)
+    asking = replace(passed, spec={"approval": {"ask": True}})
+    approvals.check(asking)
+    with pytest.raises(Refused, match="has not been judged yet"):
+        approvals.check(replace(asking, steps={}))
 
 
 def test_what_is_said_to_remove_a_pool_removes_it() -> None:

@@ -403,7 +403,8 @@ def test_of_several_nodes_those_that_are_blocked_are_counted():
     assert found.lines()[0] == "2 of 4 nodes cannot be drained: 3 blockers, 2 pods can leave or may stay"
     assert blockers(on[:2]).lines()[0].startswith("2 nodes cannot be drained: 2 blockers")
     assert blockers([node(), *on], "n3").lines()[0].startswith("node n3 can be drained: 0 blockers")
-    assert sum(line.startswith("    next: ") for line in found.lines()) == 3
+    assert found.lines()[1].startswith("3 pods (default/p1, default/p5, default/p2; on n1, n2): ")
+    assert sum(line.startswith("    next: ") for line in found.lines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -454,3 +455,18 @@ def test_a_claim_that_may_be_stored_on_the_node_alone_is_no_leave_to_go(more, dr
 def test_an_object_that_no_api_server_has_written_is_named(garbled, named):
     with pytest.raises(BadSpec, match=named):
         blockers([node(), pod("p2"), garbled])
+
+
+def test_a_kind_that_a_dump_lacks_is_one_line_and_so_is_one_reason_of_many_pods():
+    owner = {"kind": "DaemonSet", "uid": "u", "controller": True, "apiVersion": "apps/v1"}
+    managed = [pod(f"p{n}") for n in range(5)]
+    for number, each in enumerate(managed):
+        each["metadata"]["ownerReferences"] = [{**owner, "name": f"set-{number}"}]
+    found = blockers([node(), *managed])
+
+    assert len(found.blockers) == 5
+    first, reason, remedy, *_ = found.lines()
+    assert "5 blockers" in first
+    assert reason.startswith("5 pods (default/p0, default/p1, default/p2 and 2 more; on n1): daemonset: managed by a ")
+    assert remedy.startswith("    next: dump the DaemonSets too: ")
+    assert sum("DaemonSet" in line for line in found.lines()) == 2

@@ -79,6 +79,13 @@ def test_a_time_left_is_told_where_the_pace_says_something_of_it(gone: int, wait
     assert ("left" in words) is (left is not None)
 
 
+def test_the_time_left_goes_by_the_rate_that_holds_pods_back() -> None:
+    """The first went at once: their pace says nothing of the others."""
+    held = (("", "held by --evictions-per-second 0.1: pod d/a", 3),)
+    words = Progress(total=5, gone=1, terminating=1, waiting=held, per_second=1.0, at_most=0.1).wording()
+    assert "about 30 seconds left" in words
+
+
 def planned(
     slices: SwapPlan,
     waves: tuple[PlannedWave, ...] = (PlannedWave(number=1, nodes=("old-z",), pods=()),),
