@@ -48,6 +48,7 @@ _SHORT_LIVED: Mapping[str, str] = {
 }
 # Seconds; a fresh home with its database migrations takes 8 on two idle cores, minutes on busy ones.
 START_LIMIT = 180.0
+LIFE_SIGN = 15.0  # seconds without a word, while it starts
 FLUSH_LIMIT = 10.0
 RECORDER_LIMIT = 20.0  # seconds to wait for task-run rows, which are written behind the flow
 # What the server runs as: Prefect's command line, and a thread that ends it when standard input closes. The kernel
@@ -109,6 +110,9 @@ def prefect_api(*, shared: bool = False) -> Iterator[str]:
     try:
         settle_environment(url)
         yield url
+    except KeyboardInterrupt:
+        say("interrupted; Prefect writes down how the run ended, which takes some seconds")
+        raise
     finally:
         flush()
         await_recorder(url)
@@ -197,12 +201,17 @@ def start_server(port: int | None = None, *, shared: bool = False) -> tuple[subp
 
 def _answers(child: subprocess.Popen[bytes], url: str) -> bool:
     """True as soon as the server answers; False when it ends before, or takes longer than START_LIMIT."""
-    deadline = time.monotonic() + START_LIMIT
-    while time.monotonic() < deadline:
+    begun = time.monotonic()
+    said = begun
+    while (now := time.monotonic()) < begun + START_LIMIT:
         if healthy(url):
+            say(f"the Prefect server answers after {now - begun:.0f} s")
             return True
         if child.poll() is not None:
             return False
+        if now - said >= LIFE_SIGN:
+            said = now
+            say(f"the Prefect server still starts, {now - begun:.0f} s so far; given up after {START_LIMIT:.0f} s")
         time.sleep(0.1)
     return False
 

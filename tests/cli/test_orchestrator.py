@@ -374,3 +374,12 @@ def test_a_prefect_that_was_imported_before_is_pointed_at_the_server_too(monkeyp
             assert PREFECT_API_URL.value() == "http://127.0.0.1:9/api"
     finally:
         refresh_global_settings_context()
+
+
+def test_a_server_that_takes_long_to_start_is_told_of_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(orchestrator, "LIFE_SIGN", 0.0)
+    with subprocess.Popen(["sleep", "0.2"], stdin=subprocess.PIPE) as child:
+        assert not orchestrator._answers(child, "http://127.0.0.1:1/api")
+    assert "the Prefect server still starts" in capsys.readouterr().err
