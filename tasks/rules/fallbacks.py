@@ -111,8 +111,10 @@ def _unexplained(log: NcclLog, known: set[str]) -> list[Finding]:
     if any(w.fatal for w in log.warnings):
         return []
     found: dict[str, Finding] = {}
+    aborted = any(m.ended == "aborted" for c in log.communicators for m in c.members)
     for warning in log.warnings:
-        if "harmless" in warning.facts or warning.code in known or len(found) >= _SHOWN:
+        harmless = warning.facts.get("harmless")
+        if (harmless and (aborted or harmless != "where-aborted")) or warning.code in known or len(found) >= _SHOWN:
             continue
         code = "unexplained-warning" if warning.code == "other" else warning.code
         found.setdefault(

@@ -17,6 +17,9 @@ _HARMLESS = re.compile(
     r"NUMA auto bal?ancing enabled|Missing \"(?:amd_iommu=on|iommu=pt|HSA_FORCE_FINE_GRAIN_PCIE=1)\" from|"
     r"NET/OFI (?:Could not find ncclGetVersion symbol|Failed to initialize GDRCopy)|Failed to open libibverbs"
 )
+# Sockets' errors handed on, without the proxy's or the transport's that a lost peer brings: PyTorch before 2.6 aborts
+# its communicators at the end of a run that went well, which closes the sockets between them (NVIDIA/Fuser#3055).
+_OF_AN_ABORT = re.compile(r"(?:^| )misc/socket\.cc:\d+ -> 3$")
 # Xids after which a GPU is lost or has to be reset (NVIDIA's Xid catalogue); others may be an application's own fault.
 _LOST_GPU = r"NVRM: Xid \([^)]*\): (?:46|48|62|64|74|79|95|119|120|140)\b"
 # Ordered: the first that matches names the warning. (pattern, code or None to build it from the match, fatal)
@@ -47,7 +50,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"NVRM: Xid", "gpu-xid", False),
         (
             r"\[Hardware Error\]|AER: Uncorrected|mlx5_core .*[Ll]ink.?[Dd]own|"
-            r"(?:mlx5_core|efa) .*(?:timed out|timeout)",
+            r"(?:mlx5_core|efa) .*(?:timed out|timeout|health poll failed|compromised|fatal)",
             "kernel-device-error",
             False,
         ),
@@ -135,6 +138,14 @@ class Warned:
             self.kept.append(warning)
 
 
+def is_error(text: str) -> bool | None:
+    """Of the last thing that NCCL warned of, as nccl-tests repeats it: an error, or (None) nobody knows."""
+    warning = classify(text)
+    if not text.strip() or "harmless" in warning.facts:
+        return False
+    return True if warning.fatal or re.search(r"(?i)fail|error|abort|tim(?:ed |e)out", text) else None
+
+
 def outside(text: bytes) -> Iterator[LogWarning]:
     """Known warnings in lines of libfabric, of the kernel and of frameworks, which carry no NCCL prefix."""
     if any(word in text for word in _OUTSIDE_WORDS):
@@ -156,10 +167,15 @@ def classify(text: str, host: str = "", time: str = "") -> LogWarning:
                 fatal=fatal,
                 host=host,
                 time=time,
-                facts=_facts(text, named) | ({"harmless": True} if not fatal and _HARMLESS.search(text) else {}),
+                facts=_facts(text, named) | ({} if fatal else _harmless(text)),
             )
-    harmless = {"harmless": True} if _HARMLESS.search(text) else {}
-    return LogWarning(code="other", text=text[:500], fatal=False, host=host, time=time, facts=harmless)
+    return LogWarning(code="other", text=text[:500], fatal=False, host=host, time=time, facts=_harmless(text))
+
+
+def _harmless(text: str) -> dict[str, Any]:
+    if _OF_AN_ABORT.search(text):
+        return {"harmless": "where-aborted"}
+    return {"harmless": True} if _HARMLESS.search(text) else {}
 
 
 def _facts(text: str, named: dict[str, str]) -> dict[str, Any]:
