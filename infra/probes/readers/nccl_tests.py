@@ -13,9 +13,11 @@ from infra.probes.readers.nccl_prefix import HEAD
 from infra.probes.readers.nccl_tests_rows import (
     ELEMENT_TYPE,
     ELEMENT_WORDS,
+    FOOTERS,
     number,
     parse_lookalike,
     parse_row,
+    said_below,
     short_host,
     unpacked_version,
 )
@@ -236,7 +238,7 @@ class NcclTestsReader:
         elif "Collective test concluded" in text:
             current.concluded += 1
             current.ended = True
-        elif "Out of bounds values" in text or "Avg bus bandwidth" in text:
+        elif any(word in text for word in FOOTERS):
             self._footer(text)
         elif "busbw" in text.lower():
             self._captions(text)
@@ -302,6 +304,9 @@ class NcclTestsReader:
             current.bounds.append(int(bounds["count"]))
             if bounds["status"]:
                 current.bounds_status.append(bounds["status"])
+        error, doubt = said_below(text)
+        current.errors += [error] if error else []
+        current.conflicts |= {doubt: None} if doubt else {}
         average = _AVERAGE.search(text)
         value = number(average["value"]) if average else None
         if "Avg bus bandwidth" in text and value is None:

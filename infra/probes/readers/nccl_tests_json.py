@@ -11,6 +11,7 @@ from typing import Any
 from infra.model.measurement import LARGEST, whole
 from infra.model.reading import BandwidthTest, DeviceLine, Kind, NcclTests, Row, ToolReading
 from infra.probes.readers.nccl_tests_rows import short_host
+from infra.probes.readers.nccl_warnings import is_error
 
 MAX_DOCUMENTS = 1_000
 _SIGNATURE = re.compile(r'"(?:out_of_place|average_bus_bandwidth|out_of_bounds)"\s*:')
@@ -84,11 +85,13 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
     bounds, average = document.get("out_of_bounds"), document.get("average_bus_bandwidth")
     if not _status(bounds):  # "unchecked", or nothing: whatever the rows count, nobody compared
         rows = [replace(row, wrong=None, wrong_in_place=None) if not row.wrong else row for row in rows]
-    devices = [d for entry in _list(document, "devices") if (d := _device(entry)) is not None]
-    ranks = {d.rank for d in devices}
+    config = document.get("config")
+    config = config if isinstance(config, Mapping) else {}
+    listed = _list(config, "devices") or _list(document, "devices")
+    devices = [d for entry in listed if (d := _device(entry)) is not None]
+    errors, doubts = _errors(document)
     args = " ".join(str(a) for a in _list(document, "args"))
     op = _OP.search(args)
-    config = document.get("config")
     out_of_bounds = whole(bounds.get("count")) if isinstance(bounds, Mapping) else None
     value = _figure(average.get("bandwidth")) if isinstance(average, Mapping) else None
     return BandwidthTest(
@@ -97,17 +100,27 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
         torn_rows=(len(results) if isinstance(results, list) else 0) - len(rows),
         headers=1,
         devices=tuple(devices),
-        ranks=len(ranks) if ranks == set(range(len(ranks))) and ranks else None,
-        parameters=_parameters(config if isinstance(config, Mapping) else {}, raw),
+        ranks=_ranks({d.rank for d in devices}, config),
+        parameters=_parameters(config, raw),
         out_of_bounds=() if out_of_bounds is None else (out_of_bounds,),
         out_of_bounds_status=_status(bounds),
         averages_gb_s=() if value is None else (value,),
         average_status=_status(average),
-        errors=_errors(document.get("errors")),
+        errors=errors,
+        conflicts=doubts,
         version=str(document["version"]) if "version" in document else None,
         nccl_version=_nccl_version(document.get("nccl_version")),
         complete=intact and bool(document.get("end_time")) and value is not None,
     )
+
+
+def _ranks(listed: set[int], config: Mapping[str, Any]) -> int | None:
+    """How many there are: of a process with several GPUs only the first is listed."""
+    each = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
+    for step in (1, each):
+        if listed and listed == {rank * step for rank in range(len(listed))}:
+            return len(listed) * step
+    return None
 
 
 def _row(raw: Mapping[str, Any]) -> Row | None:
@@ -134,7 +147,7 @@ def _row(raw: Mapping[str, Any]) -> Row | None:
 
 
 def _side(raw: Mapping[str, Any]) -> tuple[float | None, float | None, float | None, float | None]:
-    time = _figure(raw.get("time"))
+    time = _figure(raw["time"] if "time" in raw else raw.get("cpu_time"))  # with -C
     return time, _figure(raw.get("alg_bw")), _figure(raw.get("bus_bw")), _figure(raw.get("nwrong"))
 
 
@@ -149,9 +162,9 @@ def _device(raw: Any) -> DeviceLine | None:
         host=short_host(str(host)),
         pid=str(raw.get("pid", "")),
         device=str(raw.get("device", "")),
-        name=str(raw.get("device_name") or raw.get("name") or ""),
+        name=str(raw.get("device_info") or raw.get("device_name") or raw.get("name") or "").strip(),
         group=str(raw.get("group", "")),
-        bus=next((str(v) for k, v in raw.items() if "bus" in k.lower() or k.lower() == "pci"), ""),
+        bus=next((str(v) for k, v in raw.items() if "bus" in k.lower() or k.lower() in {"device_hex", "pci"}), ""),
     )
 
 
@@ -159,7 +172,8 @@ def _parameters(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) ->
     """The sweep's limits in the words of the text header, where this version names them."""
     names = {k.lower().replace("_", ""): v for k, v in config.items()}
     found = {}
-    for key, name in (("minbytes", "minBytes"), ("maxbytes", "maxBytes")):
+    limits = {"minbytes": "minBytes", "minimumbytes": "minBytes", "maxbytes": "maxBytes", "maximumbytes": "maxBytes"}
+    for key, name in limits.items():
         if whole(names.get(key)) is not None:
             found[name] = str(names[key])
     factor = whole(names.get("stepfactor"))
@@ -183,11 +197,20 @@ def _status(raw: Any) -> tuple[str, ...]:
     return ("OK",) if okay == "true" else (("FAILED",) if okay == "false" else ())
 
 
-def _errors(raw: Any) -> tuple[str, ...]:
-    """What the document calls errors, in whatever form."""
-    if isinstance(raw, list):
-        return tuple(str(e)[:300] for e in raw)
-    return (str(raw)[:300],) if raw else ()
+def _errors(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the document calls errors, in whatever form, and what nobody knows to be one.
+
+    In a list stands NCCL's last warning, which is empty where nothing was said.
+    """
+    raw = document.get("errors")
+    said = [str(e)[:300] for e in raw] if isinstance(raw, list) else []
+    errors = [text for text in said if is_error(text)]
+    if raw and not isinstance(raw, list):
+        errors.append(str(raw)[:300])
+    bitwise = document.get("bitwise_mismatches")
+    if isinstance(bitwise, Mapping) and (_status(bitwise) == ("FAILED",) or whole(bitwise.get("count"))):
+        errors.append(f"Bitwise mismatches: {bitwise.get('count')}")
+    return tuple(errors), tuple(f"NCCL warned last of: {text}" for text in said if is_error(text) is None)
 
 
 def _list(document: Mapping[str, Any], key: str) -> list[Any]:

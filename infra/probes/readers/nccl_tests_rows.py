@@ -6,10 +6,14 @@ import re
 
 from infra.model.measurement import LARGEST
 from infra.model.reading import Row
+from infra.probes.readers.nccl_warnings import is_error
 
 ELEMENT_TYPE = rb"(?:u?int(?:8|32|64)|half|float|double|bfloat16|fp8_e[45]m[23]|f8e[45]m[23]|bf16|char|int)"
 ELEMENT_WORDS = (b"int", b"half", b"float", b"double", b"fp8_e", b"f8e", b"bf16", b"char")  # one is in each of them
+FOOTERS = ("Out of bounds values", "Avg bus bandwidth", "Bitwise mismatches", "# error")
 _FIRST_EXPONENT = 1e6
+_BITWISE = re.compile(r"Bitwise mismatches\s*:\s*(?:\d+\s*FAILED|0*[1-9]\d*)")
+_LAST_WARNING = re.compile(r"#\s*error\s*:\s*(\S.*)")
 _UNIT = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -64,7 +68,7 @@ def _side_length(captions: tuple[str, ...], count: int) -> tuple[int, int] | Non
     """How many figures belong to the out-of-place and to the in-place half; None when the row is not whole."""
     if captions:
         starts = [i for i, word in enumerate(captions) if word == "time"]
-        ends = [i for i, word in enumerate(captions) if word in {"#wrong", "error", "i_cv%"}]
+        ends = [i for i, word in enumerate(captions) if word in {"#wrong", "#bitdiff", "error", "i_cv%"}]
         if len(starts) == 2:
             length = starts[1] - starts[0]
             tail = (ends[-1] if ends else len(captions) - 1) - starts[1] + 1
@@ -137,6 +141,16 @@ def parse_lookalike(match: re.Match[str], captions: tuple[str, ...]) -> Row | No
 
 def _named(values: dict[str, float | None], pattern: str) -> float | None:
     return next((value for name, value in values.items() if re.fullmatch(pattern, name)), None)
+
+
+def said_below(text: str) -> tuple[str, str]:
+    """What a line below a table says besides its figures: an error, or NCCL's last warning, of which nobody knows."""
+    if _BITWISE.search(text):
+        return text.lstrip("# ")[:300], ""
+    last = _LAST_WARNING.match(text)
+    wrong = is_error(last[1]) if last else False
+    said = last[1][:300] if last else ""
+    return (said if wrong else ""), (f"NCCL warned last of: {said}" if wrong is None else "")
 
 
 def unpacked_version(number: int) -> str:
