@@ -79,10 +79,20 @@ def _go_by(cluster: Cluster, spec: str | None = None) -> None:
 
     Of a sandbox it is said once, before anything else, that all is simulated; to a program its answer says it.
     """
-    reach = Reach(kubeconfig=cluster.kubeconfig, context=cluster.context, namespace=cluster.namespace, spec=spec)
+    reach = Reach(
+        kubeconfig=_absolute(cluster.kubeconfig),
+        context=cluster.context,
+        namespace=cluster.namespace,
+        spec=spec if spec == "-" else _absolute(spec),
+    )
     progress.reword(reach.complete)
     if not AS_JSON.get() and _is_simulated(cluster):
         progress.say("simulated: this cluster is a sandbox, and every time and duration is of its own clock")
+
+
+def _absolute(path: str | None) -> str | None:
+    """A report is read elsewhere than where the command was typed."""
+    return str(Path(path).expanduser().absolute()) if path else None
 
 
 def _is_simulated(cluster: Cluster) -> bool:
