@@ -161,7 +161,8 @@ def retire(
             say(f"pool {found.name}: gone; another pool has its name since, which is let alone")
             return
         if found.state != said:
-            say(progress(found))
+            before = found.state is PoolState.ACTIVE and not asked  # it is about to go, and not back again
+            say(f"{progress(found)}, to be deleted" if before else progress(found))
             said = found.state
         failed = found.state is PoolState.DELETE_FAILED and asked
         if failed or (found.state is not PoolState.DELETING and asked == DELETE_TRIES):

@@ -47,7 +47,7 @@ def first_causes(findings: Sequence[Finding]) -> list[Finding]:
 def first_clause(text: str) -> str:
     """The first clause of a reason, cut where it is long: for a line that has the rest printed above it."""
     clause = text.partition("; ")[0].partition(". ")[0]
-    return clause if len(clause) <= _LENGTH else f"{clause[:_LENGTH].rstrip()}…"
+    return clause if len(clause) <= _LENGTH else f"{clause[:_LENGTH].rpartition(' ')[0] or clause[:_LENGTH]}…"
 
 
 def _without_number(text: str) -> str:

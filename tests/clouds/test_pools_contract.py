@@ -136,6 +136,7 @@ def test_retire_follows_the_deletion_to_its_end(world, cloud):
     assert w.pools.find(w.source) is None
     assert sorted(w.registry.left) == ["old-0", "old-1", "old-2"]
     assert w.said[-1] == "pool gpu-old: gone"
+    assert not any(line.endswith(": active") for line in w.said), "reads as if it came back"
 
 
 def test_retire_of_an_absent_pool_is_success(world, cloud):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.model.evidence import Evidence
 from infra.model.record import Step, StepRecord, StepState
 from infra.model.verdict import Finding, Gate, Level, Outcome, Verdict
+from tasks.rules.folding import first_clause
 from tasks.rules.story import facts, tell
 from tasks.rules.story_figures import compared, figures
 from tasks.rules.story_refused import causes, reason, without_consequences
@@ -150,3 +151,12 @@ def test_a_report_shows_one_cause_once_and_says_how_much_follows_from_it() -> No
     assert shown[0].observed.endswith("; 3 other findings follow from it")
     assert without_consequences(found, (PATH,)) == found
     assert without_consequences([IMAGE, *others[1:]], (READINESS, PATH)) == [IMAGE, *others[1:]]
+
+
+def test_a_long_reason_is_cut_between_two_words() -> None:
+    text = "the pool lacks " + "resource " * 40
+    cut = first_clause(text)
+
+    assert cut.endswith("resource…")
+    assert len(cut) <= 161
+    assert first_clause("x" * 400) == "x" * 160 + "…"
