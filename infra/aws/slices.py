@@ -75,7 +75,9 @@ class EksSlices:
         described = self.pools.describe(pool.name)
         if described is None:
             if must:
-                raise NotFound(what, "does not exist")
+                raise NotFound(
+                    what, "does not exist", remedy="somebody deleted it: poolshift rollback SPEC, then start again"
+                )
             return []
         return scaling.groups(self.pools.aws, described)
 

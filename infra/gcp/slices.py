@@ -54,7 +54,9 @@ class GkeSlices:
         what = f"node pool {self.pools.cluster}/{pool.name}"
         found = self.pools.find(pool)
         if found is None:
-            raise NotFound(what, "does not exist")
+            raise NotFound(
+                what, "does not exist", remedy="somebody deleted it: poolshift rollback SPEC, then start again"
+            )
         if found.nodes > nodes or len(found.zones) != 1:
             raise Refused(
                 what,

@@ -136,7 +136,11 @@ class _Reader(PartReader):
         url = f"{COMPUTE}/{cluster.subnetwork}?views=WITH_UTILIZATION"
         found = read.ranges(cluster, self.gcp.get(url, what, "compute.subnetworks.get"))
         if found is None:
-            raise NotFound(what, "Compute Engine does not say how much of its ranges is free")
+            raise NotFound(
+                what,
+                "Compute Engine does not say how much of its ranges is free",
+                remedy="check it by hand: gcloud compute networks subnets list --project " + self.gcp.project,
+            )
         return found
 
     def networks(self) -> tuple[RdmaNetwork, ...]:
