@@ -9,7 +9,7 @@ from infra.fabrics import Minimum
 from infra.model.cluster import Node
 from infra.model.plugins import KNOWN_PLUGINS, DaemonSet, Expectation
 from infra.model.verdict import Finding, Level
-from tasks.rules.plugin_cover import needed, recognises, refusal
+from tasks.rules.plugin_cover import admitting, needed, recognises, refusal
 from tasks.rules.preflight_version import release
 
 
@@ -38,7 +38,7 @@ def excluded(daemonsets: Sequence[DaemonSet], node: Node, expected: Expectation)
                 object=name,
                 observed=f"will not run on nodes of pool {expected.pool}: {why}",
                 expected="a pod on every node of the pool, from its first minute",
-                remedy=f"kubectl -n {sets[0].namespace} edit daemonset {sets[0].name}; readiness is held until it does",
+                remedy=f"{admitting(sets[0], why or '')}; readiness is held until it does",
             )
 
 

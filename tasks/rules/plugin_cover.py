@@ -55,6 +55,17 @@ def refusal(daemonset: DaemonSet, node: Node) -> str | None:
     return None
 
 
+def admitting(daemonset: DaemonSet, why: str) -> str:
+    """The command that lets a DaemonSet onto a node, and what to change in it; `why` is what `refusal` said."""
+    part, _, rest = why.partition(" ")
+    change = {
+        "taint": f"in tolerations, add one of {rest.removesuffix(' is not tolerated')}",
+        "nodeSelector": "change that line of nodeSelector to what the nodes have",
+        "node": "in nodeAffinity, add what the nodes have",
+    }.get(part, "let it onto these nodes")
+    return f"kubectl -n {daemonset.namespace} edit daemonset {daemonset.name} ({change})"
+
+
 def _failing(term: tuple[Requirement, ...], node: Node) -> list[Requirement]:
     """The requirements of a term that the node fails; the term admits the node when there are none."""
     fields = {"metadata.name": node.name}
@@ -79,5 +90,5 @@ def uncovered(sets: Sequence[DaemonSet], view: PluginView, expected: Expectation
             f"does not run on {and_more(sorted(names), 3)} of pool {expected.pool}: {why}"
             f" (its own status says {closest.ready} of {closest.desired} ready)",
             "a pod on every node of the pool",
-            f"kubectl -n {closest.namespace} edit daemonset {closest.name}",
+            admitting(closest, why),
         )

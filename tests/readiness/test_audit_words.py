@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,13 @@ def test_one_cause_is_told_once(why: str) -> None:
     about = [f.code for f in alone.findings if daemonset["metadata"]["name"] in f.object]
     assert about == ["plugin-excludes-nodes"]
     assert len([f for f in both.findings if daemonset["metadata"]["name"] in f.object]) == 2
+
+
+@pytest.mark.parametrize("why", EXCLUDED)
+def test_who_is_told_to_edit_a_daemonset_is_told_what_to_change(why: str) -> None:
+    found = of_objects([node("a"), EXCLUDED[why][0], {"kind": "Pod"}]).findings
+    (remedy,) = {f.remedy for f in found if f.code == "plugin-excludes-nodes"}
+    assert re.search(r" edit daemonset \S+ \((in tolerations|in nodeAffinity|change that line of nodeSelector)", remedy)
 
 
 def test_the_remedy_of_a_finding_is_labelled_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
