@@ -122,7 +122,7 @@ class Plan:
                 continue
             lines += [f"### {request.verb} {request.object}", "", "```yaml", body, "```", ""]
         then = "correct what blocks, then: poolshift plan SPEC" if self.blocks else "poolshift migrate SPEC"
-        return "\n".join([*lines, "", f"Nothing was written. Next: {then}"])
+        return "\n".join(lines).rstrip() + f"\n\nNothing was written. Next: {then}"
 
     def text(self, *, folded: bool = True) -> str:
         """The same for a terminal, without Markdown's marks."""
