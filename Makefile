@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 # One more than there are cores, since whole migrations wait for one another's processes; eight are enough for all files.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 7 ? n + 1 : 8)))
 
-.PHONY: help demo test lint types contracts bench setup test-kill test-faults test-fuzz test-statistics \
+.PHONY: help demo test lint types contracts bench setup test-kill test-migrations test-faults test-fuzz test-statistics \
 	test-payloads control-plane operators test-real test-real-all karpenter clean
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make lint types contracts"
 	@echo "make bench              figures as ratios, each in one run"
 	@echo "make test-kill          kill -9 at every step boundary and at random moments (KILLS, DRAIN_KILLS, SEED)"
+	@echo "make test-migrations    the long migrations: rollback, swaps, held, cancelled and interrupted runs"
 	@echo "make test-fuzz          mutated tool outputs against the readers (N=1000000)"
 	@echo "make test-faults        200 drains under faults of the server, budgets watched (SEEDS=200)"
 	@echo "make test-statistics    how often the step-time interval misses the truth, by simulation"
@@ -82,6 +83,9 @@ DRAIN_KILLS ?= 60
 SEED ?= 1
 test-kill: $(STAMP)
 	KILLS=$(KILLS) DRAIN_KILLS=$(DRAIN_KILLS) SEED=$(SEED) $(BIN)/pytest -n $(JOBS) -m slow tests/migration tests/drain/test_kills_at_random.py $(ARGS)
+
+test-migrations: $(STAMP)
+	$(BIN)/pytest -n $(JOBS) -m slow tests/migration -k "not kill" $(ARGS)
 
 test-faults: $(STAMP)
 	DRAIN_FAULT_SEEDS=$(or $(SEEDS),200) $(BIN)/pytest -m slow tests/drain/test_faults_on_api.py $(ARGS)

@@ -14,9 +14,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from infra.sandbox import real
 from tests.migration.servers import shared_prefect_server
+
+# A busy machine is no failure.
+settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ours")
 
 # In a shell's background job: what it starts would not hear a Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -132,7 +132,7 @@ def test_between_floor_and_usual_it_passes_with_a_warning():
     assert {f.code for f in verdict.findings} == {"bandwidth-below-usual"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_losing_rows_or_the_end_never_turns_anything_into_a_pass(data):
     """From any sweep: taking rows away, or the end line, gives no pass that was not there before."""
@@ -144,7 +144,7 @@ def test_losing_rows_or_the_end_never_turns_anything_into_a_pass(data):
         assert after.outcome is not Outcome.PASS or before.outcome is Outcome.PASS
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.sampled_from(["ranks", "hosts", "complete", "size_bytes", "busbw_gb_s", "time_us", "wrong"]),

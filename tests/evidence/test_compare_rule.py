@@ -156,7 +156,7 @@ def test_a_run_that_announces_any_number_of_steps_is_incomplete_at_once(announce
     assert not steps_of(start(), [2, 3, 4], [10**400] * 3, complete=True).seconds
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 39), st.floats(0.2, 0.9))
 def test_losing_a_step_never_gives_a_pass(lost, limit):
     fewer = replace(FAST, seconds=FAST.seconds[:lost] + FAST.seconds[lost + 1 :])

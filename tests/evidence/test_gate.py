@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.clock import rfc3339
@@ -343,7 +343,7 @@ def held_sets(draw):
     return found
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(held_sets(), st.data())
 def test_removing_or_altering_evidence_never_opens_a_held_gate(found, data):
     """Take away any of it, and change any leaf of what is left: without the seal's key nothing opens."""
@@ -359,7 +359,7 @@ def test_removing_or_altering_evidence_never_opens_a_held_gate(found, data):
     assert judge(altered).outcome is not Outcome.PASS
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_no_altered_leaf_of_passing_evidence_goes_unseen(data):
     """Every field is under the seal, or read back as it was."""

@@ -115,7 +115,7 @@ def test_the_limit_of_node_tests_is_kept():
     assert "limit" in found.reason
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(2, 40), st.data())
 def test_a_well_node_is_never_blamed_and_a_bad_one_never_called_good(count, data):
     bad = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
@@ -158,7 +158,7 @@ def test_a_known_good_partner_that_turns_bad_is_found_and_nobody_else_is_blamed(
         assert not fabric.bad & set(found.good) or fabric.rounds <= fabric.turns[second]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(4, 40), st.integers(1, 40))
 def test_one_test_that_fails_by_accident_blames_no_node_and_no_link(count, when):
     """All nodes are well; the failure that started the search, and one more, came and went."""
@@ -167,7 +167,7 @@ def test_one_test_that_fails_by_accident_blames_no_node_and_no_link(count, when)
     assert not found.bad_pairs
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(4, 40), st.data())
 def test_tests_without_an_answer_blame_nobody_that_is_well(count, data):
     bad = data.draw(st.sets(st.integers(0, count - 1), max_size=3))
@@ -179,7 +179,7 @@ def test_tests_without_an_answer_blame_nobody_that_is_well(count, data):
     assert not fabric.bad & set(found.good)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(6, 32), st.data())
 def test_bad_links_that_share_a_node_blame_no_link_that_is_well(count, data):
     shared = data.draw(st.integers(0, count - 1))

@@ -102,7 +102,7 @@ def test_the_payloads_lines_are_taken_out_and_fios_own_text_stays():
     assert sights[0].nets == {"efa": {"send": 9, "recv": 1}}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, len(LINE)), st.binary(max_size=6))
 def test_a_damaged_line_shows_nothing_more_than_the_whole_one(at, noise):
     before = sight("before", {"efa": 0})

@@ -143,7 +143,7 @@ HEALTHY = sweep_outputs(world())
 ON_TCP = sweep_outputs(world("socket", loss="no-device"))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1), st.floats(0.0, 1.0, exclude_max=True))
 def test_cut_at_any_byte_the_output_of_rank_0_proves_nothing(pod, share):
     """The end line is the last of rank 0; the other pod's output must have been read in full, or a rank is missing.
@@ -156,7 +156,7 @@ def test_cut_at_any_byte_the_output_of_rank_0_proves_nothing(pod, share):
     assert proof(parts).outcome is not Outcome.PASS
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_no_damage_turns_tcp_into_a_pass(data):
     parts = [part.splitlines(keepends=True) for part in ON_TCP]

@@ -45,14 +45,14 @@ def test_the_whole_run_passes_and_every_defect_does_not() -> None:
 
 
 @given(st.integers(0, len(GOOD) - 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_cut_run_is_never_a_pass(at: int) -> None:
     """Every prefix of a good run lacks its end."""
     assert read(GOOD[:at]).outcome is not Outcome.PASS
 
 
 @given(st.sampled_from(sorted(BAD)), st.sampled_from(MUTATIONS), st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_damage_never_turns_a_defect_into_a_pass(name: str, mutation: str, seed: int) -> None:
     """Cut, dropped and doubled lines, shuffled ranks, changed numbers, torn text."""
     data = mutate(BAD[name], mutation, seed, other=GOOD)
@@ -62,7 +62,7 @@ def test_damage_never_turns_a_defect_into_a_pass(name: str, mutation: str, seed:
 
 
 @given(st.integers(1, len(GOOD)), st.integers(1, 400), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_window_of_a_bad_run_is_no_pass(start: int, length: int, seed: int) -> None:
     """Any piece of a bad run, glued behind the head of a good one, is no proof of a good run."""
     bad = BAD[sorted(BAD)[seed % len(BAD)]]
@@ -73,7 +73,7 @@ def test_a_window_of_a_bad_run_is_no_pass(start: int, length: int, seed: int) ->
 @given(
     st.sampled_from(["wrong", "slow", "short", "single", "one-host"]), st.sampled_from(MUTATIONS), st.integers(0, 2**32)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_damage_never_turns_a_bad_table_into_a_pass(defect: str, mutation: str, seed: int) -> None:
     """The same for nccl-tests' table."""
     data = mutate(write_table(Table.with_defect(defect)), mutation, seed, other=b"")
