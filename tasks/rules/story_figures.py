@@ -12,7 +12,7 @@ from infra.model.record import Step, StepRecord, StepState
 from tasks.rules.story_tables import Records, evidence, first_replicas, pods_of
 from tasks.rules.wording import plural, size
 
-NOT_ALIKE = "not comparable: another number of nodes or another size"
+NOT_ALIKE = "not comparable: the other is of another number of nodes or another size"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Compared:
         if self.alike:
             return f"{one:.1f} {arrow} {other:.1f} GB/s on {_nodes(self.old)}"
         sides = f"old pool {one:.1f} GB/s on {_nodes(self.old)}, new pool {other:.1f} GB/s on {_nodes(self.new)}"
-        return f"{sides} ({NOT_ALIKE})"
+        return f"{sides} (not comparable: not the same number of nodes)"
 
 
 def compared(records: Records) -> Compared:
