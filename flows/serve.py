@@ -18,6 +18,7 @@ from infra.model.spec import MigrationSpec, RevalidationSpec
 from tasks.progress import say
 
 _RESTORE = "git checkout prefect.yaml"
+_ENDS = {signal.SIGINT, signal.SIGTERM}
 
 
 def serve(spec: MigrationSpec | None, pools: RevalidationSpec | None, *, cron: str | None, limit: int) -> int:
@@ -113,7 +114,17 @@ def _serve(deployments: list[Any], limit: int, ui: str) -> int:
         say(f"serving {', '.join(d.name for d in deployments)}; Ctrl-C ends it")
         say(f"Prefect UI: {ui}/deployments")
         say(f"for other shells: export PREFECT_API_URL={ui}/api")
-        asyncio.run(runner.start())
-    except (KeyboardInterrupt, TerminationSignal):
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+        asyncio.run(_until_told(runner))
+    except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal):
         say("stopped")
     return 0
+
+
+async def _until_told(runner: Any) -> None:
+    """A signal comes between two steps of the loop: raised within one, or while it is made, it ends in disorder."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+    await runner.start()
