@@ -54,6 +54,17 @@ def test_a_warning_behind_many_sockets_that_close_is_not_lost() -> None:
     assert "call-failed" in [f.code for f in found.findings]
 
 
+@pytest.mark.parametrize("others", [0, 64, 200])
+def test_sockets_that_close_although_nobody_aborts_are_not_lost_behind_what_is_harmless(others: int) -> None:
+    """What is harmless at an abort alone is of another kind than what always is."""
+    lines = ended(SOCKET.format(47), by="Destroy COMPLETE")
+    at, head = next((i, line[: line.index("NCCL INFO")]) for i, line in enumerate(lines) if "NCCL INFO" in line)
+    plain = "NCCL WARN Could not find a path for pattern {}, falling back to simple order"
+    found = read([*lines[:at], *(head + plain.format(i) for i in range(others)), *lines[at:]])
+    assert found.outcome is Outcome.UNMEASURED
+    assert "call-failed" in [f.code for f in found.findings]
+
+
 def test_a_nic_whose_driver_lost_it_is_no_sound_run() -> None:
     """The kernel's own line, in front of a log that looks well."""
     said = "[  900.1] mlx5_core 0000:5c:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count"

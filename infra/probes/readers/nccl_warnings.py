@@ -124,7 +124,10 @@ _MOST = 64
 
 
 class Warned:
-    """What was warned of. However much it is, one of each kind is kept."""
+    """What was warned of. However much it is, one of each kind is kept.
+
+    A kind is whether it is fatal, and where it is harmless: everywhere, at an abort alone, or nowhere.
+    """
 
     def __init__(self) -> None:
         self.kept: list[LogWarning] = []
@@ -133,15 +136,19 @@ class Warned:
     def take(self, warning: LogWarning) -> None:
         """Keep it, if there is room or none of its kind yet."""
         self.count += 1
-        kind = (warning.fatal, "harmless" in warning.facts)
-        if len(self.kept) < _MOST or not any((w.fatal, "harmless" in w.facts) == kind for w in self.kept):
+        kind = _kind(warning)
+        if len(self.kept) < _MOST or not any(_kind(kept) == kind for kept in self.kept):
             self.kept.append(warning)
+
+
+def _kind(warning: LogWarning) -> tuple[bool, object]:
+    return warning.fatal, warning.facts.get("harmless")
 
 
 def is_error(text: str) -> bool | None:
     """Of the last thing that NCCL warned of, as nccl-tests repeats it: an error, or (None) nobody knows."""
     warning = classify(text)
-    if not text.strip() or "harmless" in warning.facts:
+    if not text.strip() or warning.facts.get("harmless") is True:
         return False
     return True if warning.fatal or re.search(r"(?i)fail|error|abort|tim(?:ed |e)out", text) else None
 
