@@ -85,6 +85,12 @@ def test_what_the_document_says_against_the_run_counts(changes: dict[str, Any], 
     assert read(json.dumps(document(**changes))).outcome is outcome
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8, 16])
+def test_of_each_process_with_several_gpus_the_first_alone_is_listed(gpus: int) -> None:
+    """Of a single one this leaves rank 0, as of a program that ran alone."""
+    assert read(json.dumps(document(gpus=gpus))).fields["ranks"] == 16
+
+
 def test_the_devices_of_the_document_tell_the_machine() -> None:
     text = json.dumps(document()).replace("NVIDIA H200", "NVIDIA H100 80GB HBM3")
     found = read(text)
@@ -103,6 +109,7 @@ def with_footer(line: str) -> str:
         ("# Bitwise mismatches   : 5 FAILED", Outcome.FAIL),
         ("# error: NET/OFI Request 0x7f completed with error. RC: 16", Outcome.FAIL),
         ("# error: The moon is full tonight", Outcome.UNMEASURED),
+        ("# error: misc/socket.cc:555 -> 3", Outcome.UNMEASURED),  # harmless in a log that shows an abort
         (f"# error: {HARMLESS}", Outcome.PASS),
     ],
 )

@@ -115,9 +115,9 @@ def _test(document: Mapping[str, Any], *, intact: bool) -> BandwidthTest:
 
 
 def _ranks(listed: set[int], config: Mapping[str, Any]) -> int | None:
-    """How many there are: of a process with several GPUs only the first is listed."""
+    """How many there are: of a process with several GPUs only the first is listed, of a single process only rank 0."""
     each = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
-    for step in (1, each):
+    for step in (each, 1):
         if listed and listed == {rank * step for rank in range(len(listed))}:
             return len(listed) * step
     return None
