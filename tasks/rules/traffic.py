@@ -83,14 +83,15 @@ def judge_counters(payload: PayloadEvents | None, nodes_wanted: int | None, fabr
 def _of_interfaces(found: Counted, fabric: Fabric, claimed: int) -> tuple[Counted, int | None]:
     """(The fabric's own devices, bytes of all other interfaces): here both are interfaces of the pod.
 
-    The fabric's may stand still although it works, since TCPXO goes past the kernel: then they show nothing, unless
-    the bytes are on the others.
+    TCPXO goes past the kernel: its interfaces may stand still although it works. Then they show nothing, unless the
+    bytes are on the others.
     """
     moved = found.moved or {}
     own = {name: counters for name, counters in moved.items() if name in fabric.interfaces}
     others = Counted(moved={name: counters for name, counters in moved.items() if name not in own}).total("bytes")
     carried = Counted(moved=own).total("bytes") or 0
-    shown = own and (carried >= MOVED_SHARE * claimed or (others or 0) > CHATTER_BYTES)
+    still = carried < min(MOVED_SHARE * claimed, CHATTER_BYTES) and (others or 0) <= CHATTER_BYTES
+    shown = own and not (fabric.kind == "tcpxo" and still)
     return Counted(moved=own if shown else None), others
 
 
