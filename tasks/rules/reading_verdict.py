@@ -5,6 +5,7 @@ The verdict here is about the excerpt; whether it opens a gate is `JudgeResult.o
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,9 @@ from infra.model.verdict import Finding, Level
 from tasks.rules.transport import Transport
 
 _DOUBTS = {
-    "traceback": ("Traceback (most",),
-    "log-cut": ("unexpected EOF", "rpc error: ", "resolving symlinks", "retrieve container logs"),
+    "traceback": re.compile(r"Traceback \(most"),
+    "child-killed": re.compile(r": line \d+: +\d+ (?:Killed|Terminated)\b"),
+    "log-cut": re.compile("unexpected EOF|rpc error: |resolving symlinks|retrieve container logs"),
 }
 
 
@@ -82,7 +84,8 @@ def answer_log(log: NcclLog, transport: Transport) -> Answer:
 def bad_end(reading: Reading) -> Finding | None:
     """What the output says of a program that did not end by itself.
 
-    A traceback alone may be of a caught error, and a log that was cut hides an end that may have been good.
+    A traceback alone may be of a caught error, a child that a shell saw killed may be a monitor that its script ended,
+    and a log that was cut hides an end that may have been good.
     """
     said = sorted(reading.ended_badly, key=lambda text: bool(_kind_of(text)))
     if not said:
@@ -102,4 +105,4 @@ def bad_end(reading: Reading) -> Finding | None:
 
 def _kind_of(text: str) -> str:
     """The code of a saying that is no certain failure, or ""."""
-    return next((code for code, words in _DOUBTS.items() if any(word in text for word in words)), "")
+    return next((code for code, words in _DOUBTS.items() if words.search(text)), "")

@@ -25,7 +25,6 @@ ENDS = (
     "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
     "Segmentation fault (core dumped)",
     "[node-1:7000] *** Process received signal ***",
-    "/entrypoint.sh: line 3:    77 Killed",
     "Aborted (core dumped)",
     "Bus error (core dumped)",
     "terminate called after throwing an instance of 'c10::Error'",
@@ -55,8 +54,8 @@ ENDS = (
     "(raylet) 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons",
     "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 15/16 clients joined.",
     "torch.distributed.DistNetworkError: The client socket has timed out after 300000ms",
-    "./run.sh: line 12:  4000 Killed                  ./all_reduce_perf -b 8 -e 16G",
-    "/bin/bash: line 1: 4000 Terminated              python train.py",
+    "./run.sh: line 12:  4000 Segmentation fault      (core dumped) ./all_reduce_perf -b 8 -e 16G",
+    "/bin/bash: line 1: 4000 Aborted                 python train.py",
     "timeout: sending signal TERM to command 'mpirun'",
     "make: *** [Makefile:12: run] Error 2",
     "##[error]Process completed with exit code 1.",
@@ -103,6 +102,26 @@ def test_a_traceback_alone_is_doubted_since_it_may_be_of_a_caught_error() -> Non
     found = read(SWEEP + b"Traceback (most recent call last):\n")
     assert found.outcome is Outcome.UNMEASURED
     assert [f.code for f in found.findings] == ["traceback"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/entrypoint.sh: line 3:    77 Killed",
+        "./run.sh: line 12:  4000 Killed                  ./all_reduce_perf -b 8 -e 16G",
+        "/bin/bash: line 1: 4000 Terminated              python train.py",
+        "/opt/run.sh: line 42:  4321 Killed                  nvidia-smi dmon -o T > /tmp/dmon.txt",
+        "/opt/run.sh: line 42:  4321 Terminated              nvidia-smi dmon -o T > /tmp/dmon.txt",
+    ],
+)
+def test_a_child_that_a_shell_saw_killed_is_doubted_since_it_may_be_a_monitor_that_the_script_ended(line: str) -> None:
+    said = line.encode() + b"\n"
+    for data in (SWEEP, TABLE, LOG):
+        found = read(data + said)
+        assert found.outcome is Outcome.UNMEASURED
+        assert "child-killed" in [f.code for f in found.findings]
+    died = read(SWEEP + said + b"Segmentation fault (core dumped)\n")
+    assert (died.outcome, died.verdict) == (Outcome.FAIL, "failed")
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ _ENDED = re.compile(
     rb"Received signal (?:6|7|9|11|15)\b.*|Heartbeat monitor timed out.*|operations have failed or timed out.*|"
     rb"CUDA (?:driver |runtime )?error: .*|signal: (?:killed|aborted|segmentation fault|bus error)|"
     rb"KeyboardInterrupt\b.*|Rendezvous(?:Connection|Timeout|Closed|State)Error\b.*|No space left on device|"
-    # Hydra's second line, shells, make, runners of CI, Ray
+    # Hydra's second line, shells (of any child, a monitor too), make, runners of CI, Ray
     rb"APPLICATION TERMINATED WITH THE EXIT STRING.*|timeout: sending signal .*|"
     rb"make(?:\[\d+\])?: \*\*\* .* Error [1-9]\d*|"
     rb": line \d+: +\d+ (?:Killed|Terminated|Aborted|Segmentation fault|Bus error)\b.*|"
