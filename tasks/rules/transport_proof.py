@@ -97,7 +97,7 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
     if log.left_out:
         lacks.append("the lines that Ray left out, one standing for many (RAY_DEDUP_LOGS=0 prints them all)")
     if log.overflow:
-        lacks.append("room: more ranks or communicators than are followed")
+        lacks.append("room: more ranks, communicators or channels than are followed")
     if transport.evidence != "channels":
         lacks.append("channel lines (NCCL_DEBUG_SUBSYS=INIT,NET and at least one collective)")
     elif transport.gdr != "all" and (expected.fabric is None or expected.fabric.gdr):

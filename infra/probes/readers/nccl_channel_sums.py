@@ -15,7 +15,7 @@ from infra.probes.readers.nccl_table import Numbers, grown
 K = TypeVar("K", bound=Hashable)
 _EDGES = 65_536
 _WAYS = 65_536
-_MOST = 1 << 20  # distinct facts of one kind; a job has fewer
+_MOST = 1 << 22  # distinct facts of one kind: 8,192 ranks with 64 channels both ways say a quarter of it
 _BITS = 30  # of a number of up to nine digits: two of them make a key
 _LOW = (1 << _BITS) - 1
 
@@ -39,13 +39,13 @@ class Channels:
     What a communicator says again adds nothing to what is kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST) -> None:
         self.overflow = False  # more was said than is kept
         self._ways: dict[Way, int] = {}
-        self._pairs = Numbers(_MOST)  # rank and way
+        self._pairs = Numbers(most)  # rank and way
         self._counts = np.zeros(0, dtype=np.int64)  # of each pair
-        self._channels = Numbers(_MOST)  # pair and channel
-        self._near_ends = Numbers(_MOST)  # rank and its number in a communicator
+        self._channels = Numbers(most)  # pair and channel
+        self._near_ends = Numbers(most)  # rank and its number in a communicator
         self._edges = Numbers(_EDGES)  # source and target
 
     def way(self, way: Way) -> int:
@@ -69,18 +69,19 @@ class Channels:
         if not ranks.size:
             return
         pairs = self._pairs.of(ranks << _BITS | columns.way)
-        if self._pairs.full:
-            kept = pairs >= 0
+        kept = pairs >= 0
+        if not kept.all():
+            self.overflow = True
             ranks, pairs, columns = ranks[kept], pairs[kept], columns.of(kept)
         self._counts = grown(self._counts, len(self._pairs))
         np.add.at(self._counts, pairs, 1)
         way, channel, source, target = columns
-        self._channels.of(pairs << _BITS | channel)
+        channels = self._channels.of(pairs << _BITS | channel)
         near = np.where(self._say(lambda way: way.direction == "send")[way], source, target)
-        self._near_ends.of((ranks << _BITS | near)[self._say(lambda way: way.direction != "")[way]])
+        near_ends = self._near_ends.of((ranks << _BITS | near)[self._say(lambda way: way.direction != "")[way]])
         if not self._edges.full:
             self._edges.of(source << _BITS | target)
-        self.overflow |= self._pairs.full or self._channels.full or self._near_ends.full
+        self.overflow |= bool((channels < 0).any() or (near_ends < 0).any())
 
     def _say(self, what: Callable[[Way], bool]) -> NDArray[np.bool_]:
         return np.fromiter(map(what, self._ways), dtype=bool, count=len(self._ways))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from infra.probes.readers.nccl_scan import BEFORE, MESSAGE, Lines, Places, Scan, Words
 
 M = TypeVar("M")
-N = TypeVar("N", np.int64, np.intp)
 Rows = NDArray[np.uint64]  # one byte string each, zeros where it is shorter
 
 TEXT = 120  # bytes; longer messages are no rows
@@ -194,7 +193,7 @@ class Repeats(Generic[M]):
         self._table.clear()
 
 
-def grown(values: NDArray[N], size: int) -> NDArray[N]:
+def grown(values: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """The same array, or a longer one with zeros behind, that holds `size` values."""
     if size <= values.size:
         return values
