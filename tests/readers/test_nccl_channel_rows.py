@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
 from nccl_writer import Job, write
 
 from infra.probes.readers.nccl_channel_rows import ChannelRows
-from infra.probes.readers.nccl_channel_sums import Channels
+from infra.probes.readers.nccl_channel_sums import Channels, Columns
 from infra.probes.readers.nccl_channels import read_channel
 from infra.probes.readers.nccl_log import NcclLogReader
-from infra.probes.readers.nccl_scan import MESSAGE, Scanner
+from infra.probes.readers.nccl_scan import MESSAGE, Places, Scanner
+from infra.probes.readers.nccl_state import Way
 from infra.probes.readers.nccl_table import Numbers
 
 HEAD = b"node-1:1000:2000 [0] NCCL INFO "
@@ -95,3 +97,50 @@ def test_a_key_keeps_the_number_that_it_got(most: int) -> None:
         assert numbers.of(np.array(keys, dtype=np.intp)).tolist() == [expected.get(key, -1) for key in keys]
     assert list(numbers) == list(expected)
     assert numbers.full == (most == 40)
+
+
+def calls_to_read(lines: int) -> int:
+    """How many Python functions it takes to read that many lines without a prefix, each of its own device."""
+    calls, data = 0, b"".join(b"0 -> 1 via NET/IB/%d\n" % device for device in range(lines))
+
+    def seen(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    reader, before = NcclLogReader(), sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        reader.feed(data)
+    finally:
+        sys.setprofile(before)
+    assert sum(reader.reading().net_channels.values()) == lines
+    return calls
+
+
+def test_twice_as_many_lines_without_prefixes_are_twice_the_work() -> None:
+    assert calls_to_read(800) < 2.5 * calls_to_read(400)
+
+
+def columns(ranks: range, channels: int, way: int) -> tuple[Places, Columns]:
+    """Every rank says every channel, to the next rank."""
+    rank, channel = (axis.ravel() for axis in np.meshgrid(np.array(ranks), np.arange(channels), indexing="ij"))
+    return rank, Columns(np.full(rank.size, way), channel, rank, rank + 1)
+
+
+def test_a_full_house_lacks_nothing_until_somebody_stays_outside() -> None:
+    channels = Channels(most=8)
+    way = channels.way(Way("send", "IB", 0, True))
+    channels.count(*columns(range(4), 2, way))
+    channels.count(*columns(range(4), 2, way))
+    assert (len(channels.by_rank()), channels.overflow) == (4, False)
+    channels.count(*columns(range(1), 3, way))
+    assert channels.overflow
+
+
+@pytest.mark.slow
+def test_8192_ranks_with_64_channels_both_ways_are_all_kept() -> None:
+    channels = Channels()
+    for direction in ("send", "receive"):
+        channels.count(*columns(range(8192), 64, channels.way(Way(direction, "IB", 0, True))))
+    channels.count(*columns(range(1), 65, channels.way(Way("send", "IB", 0, True))))
+    assert not channels.overflow

@@ -234,9 +234,8 @@ class NcclLogReader:
             phrase, said = self._phrase(match["text"])
             if said is not None:
                 self._take(phrase, said, None)
-        for match in _BARE_CHANNEL.finditer(block.foreign):
-            line = self.channels.columns([self.odd.look(match.group())])
-            self.channels.count(np.zeros(1, dtype=np.intp), line)
+        bare = [self.odd.look(match.group()) for match in _BARE_CHANNEL.finditer(block.foreign)]
+        self.channels.count(np.zeros(len(bare), dtype=np.intp), self.channels.columns(bare))
 
     def _phrase(self, text: bytes) -> tuple[str, re.Match[bytes] | None]:
         """What a message says, remembered: ranks repeat one another. Lines glued behind it are cut off."""
