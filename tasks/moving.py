@@ -90,10 +90,10 @@ def move(
             evictor=evictor,
             until=began + drain.deadline,
         )
+        now = work.look()
+        done = _emptied_before(work, now)
+        work.ends.update(dict.fromkeys(done, End.DRAINED))  # whatever goes wrong, these stay as they are
         try:
-            now = work.look()
-            done = _emptied_before(work, now)
-            work.ends.update(dict.fromkeys(done, End.DRAINED))  # whatever goes wrong, these stay as they are
             fence(kube, source, run)
             guard(kube, target, run)
             _all_waves(work, now, done)
@@ -125,7 +125,8 @@ def move(
 
 def _all_waves(work: MoveState, now: Snapshot, done: set[str]) -> None:
     """Waves until all is done, or one goes wrong. Sets `reason` unless every node is empty."""
-    work.room.open_left()
+    if work.room.open_left():
+        now = work.look()
     close_flavors(work, now)
     finish_gangs(work)
     if work.reason:

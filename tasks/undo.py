@@ -199,6 +199,11 @@ def _labels(pool: Pool) -> str:
     return ",".join(f"{key}={value}" for key, value in pool.node_selector.items())
 
 
+def hides_machines(pool: Pool, seen: int) -> bool:
+    """Are fewer nodes seen than it has machines? One that is being deleted loses its nodes before its size."""
+    return pool.state not in _GOING and seen < pool.nodes
+
+
 def _remove_target(run: Run, *, opened: bool) -> list[str]:
     """`opened`: it may have taken work, so that each of its machines must be seen as a node, and empty."""
     pool = run.target_pool()
@@ -218,7 +223,7 @@ def _remove_target(run: Run, *, opened: bool) -> list[str]:
                 remedy=f"move them: {back}",
             )
         standing = run.target_pool()
-        if opened and standing is not None and len(nodes) < standing.nodes:
+        if opened and standing is not None and hides_machines(standing, len(nodes)):
             raise Refused(
                 what,
                 f"{plural(len(nodes), 'node')} in Kubernetes: what runs on the others cannot be seen",

@@ -69,6 +69,22 @@ def test_what_is_refused_at_the_start_leaves_no_fence(kube, kube_at, url, pools,
     assert marked(kube) == set()
 
 
+def test_a_node_that_was_emptied_stays_closed_when_the_next_start_is_refused(kube, pools, fast_clock):
+    pools.deployment("web", 3)
+    pools.until_ready(3)
+    open_new(pools, NEW)
+    assert run_one(kube, fast_clock, source=OLD[:1]).ok
+    held = {"metadata": {"annotations": {PRIOR: '{"run":"other","cordoned":true}'}}}
+    kube.request("PATCH", f"/api/v1/nodes/{OLD[2]}", body=held, content_type=MERGE_PATCH)
+    before = marked(kube)
+
+    with pytest.raises(Refused, match="other"):
+        run_one(kube, fast_clock)
+
+    assert OLD[0] in before
+    assert marked(kube) == before
+
+
 def done_when(seen):
     """A double of what makes pods succeed."""
 

@@ -16,6 +16,7 @@ from infra.kube import records, switches
 from infra.kube.api import MERGE_PATCH
 from infra.kube.leases import hold
 from infra.model.gangs import SURGE_KIND, row_of
+from infra.model.pools import Pool, PoolState
 from infra.model.record import Step, StepRecord, StepState
 from infra.sandbox import run as sandboxes
 from infra.sandbox import scenario as scenarios
@@ -184,3 +185,12 @@ def test_the_way_back_for_work_on_the_target_is_one_that_drain_accepts_and_names
     start = json.loads(emptying.split(", then start job train/gang again: ")[1].split("-p '")[1].split("'")[0])
     run.kube.request("PATCH", f"{JOBS}/gang", body=start, content_type=MERGE_PATCH)
     until(lambda: len(ranks(run)) == 2, "two ranks on the source")
+
+
+@pytest.mark.parametrize(
+    ("state", "hides"), [("active", True), ("degraded", True), ("deleting", False), ("delete-failed", False)]
+)
+def test_only_a_pool_that_is_not_going_hides_machines_that_have_no_node(state: str, hides: bool) -> None:
+    pool = Pool(kind="eks", name=NEW, identity="i", state=PoolState(state), machine_type="p5.48xlarge", nodes=4)
+    assert undo.hides_machines(pool, 1) is hides
+    assert not undo.hides_machines(pool, 4)
