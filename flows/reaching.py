@@ -17,7 +17,7 @@ _KUBECTL = re.compile(
     r"\bkubectl (?!--kubeconfig\b)(?=(-|annotate|apply|auth|config|cordon|delete|describe|edit|get|label|logs|patch|"
     r"rollout|scale|set|taint|uncordon)\b|--?\w)"
 )
-_POOLSHIFT = re.compile(rf"\bpoolshift ({_OF_RUN}|{_OTHERS})\b(?![^;,\n]*--(kubeconfig|context)\b)")
+_POOLSHIFT = re.compile(rf"\bpoolshift ({_OF_RUN}|{_OTHERS})\b(?![^;,\n]*--(kubeconfig|context|namespace)\b)")
 
 # A spec's place in a command, where the command line has named the file.
 _SPEC = re.compile(r"(\bpoolshift (?:plan|migrate|rollback|revalidate)\b[^;,:\n]*?) SPEC\b")

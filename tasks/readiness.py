@@ -28,7 +28,15 @@ def expectation(pool: Pool, csi: str = "") -> Expectation:
     fabric = fabrics.fabric_of(pool.machine_type)
     gpus = dict(pool.gpus) or ({fabric.gpu_resource: fabric.gpus} if fabric else {})
     rdma = dict(pool.rdma) or (dict(fabric.rdma_resources) if fabric else {})
-    return Expectation(pool=pool.name, machine_type=pool.machine_type, nodes=pool.nodes, gpus=gpus, rdma=rdma, csi=csi)
+    return Expectation(
+        pool=pool.name,
+        machine_type=pool.machine_type,
+        nodes=pool.nodes,
+        gpus=gpus,
+        rdma=rdma,
+        csi=csi,
+        counted=pool.kind == "external" and bool(pool.gpus),
+    )
 
 
 def look(kube: Kube, pool: Pool, csi: str = "") -> Verdict:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -287,9 +287,14 @@ class _Drain:
         told = [f"cordoned {plural(ours, 'node')}"] if ours or not was else []
         self.say("; ".join([*told, *([f"already cordoned: {and_more(was, 20)}"] if was else [])]))
 
-    def _keep_closed(self, nodes: Iterable[str]) -> None:
-        """Whoever took our cordon off meanwhile would have new pods come to a node that is said to be empty."""
-        opened = [raw["metadata"]["name"] for raw in list_raw(self.kube, nodes) if not raw["spec"].get("unschedulable")]
+    def _keep_closed(self, nodes: Mapping[str, str]) -> None:
+        """Whoever took our cordon off meanwhile would have new pods come to a node that is said to be empty.
+
+        Names to UIDs: a machine that was made anew under a name of ours is not ours.
+        """
+        seen = [(raw["metadata"], raw["spec"]) for raw in list_raw(self.kube, nodes)]
+        ours = [(meta["name"], spec) for meta, spec in seen if nodes[meta["name"]] in ("", meta["uid"])]
+        opened = [name for name, spec in ours if not spec.get("unschedulable")]
         if opened:
             self.say(f"somebody had uncordoned {and_more(opened, 20)}: cordoned again")
             cordon(self.kube, opened, self.name)

@@ -181,7 +181,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _context(merged: _Merged, wanted: str | None) -> str:
     """The name of the context that is meant."""
     names = [str(entry.get("name")) for entry in merged.raw["contexts"]]
-    name = wanted or merged.raw["current-context"]
+    name = str(wanted or merged.raw["current-context"] or "")
     if name not in names:
         raise BadSpec(
             f"kubeconfig {merged}",
@@ -189,7 +189,7 @@ def _context(merged: _Merged, wanted: str | None) -> str:
             expected="one of " + ", ".join(sorted(names)),
             remedy=_another(name, names),
         )
-    return str(name)
+    return name
 
 
 def _another(name: str, names: list[str]) -> str:

@@ -248,8 +248,8 @@ class Watch(Generic[T]):
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:
                 break  # a line torn by a dying connection: resume from the last whole one
-            self._heard = True
             kind, raw = event.get("type"), event.get("object") or {}
+            self._heard = self._heard or bool(kind)  # else it is no watch that answers
             if kind == "ERROR":
                 self._raise(raw)
             self._version, self._skipped = _version_of(raw) or self._version, b""

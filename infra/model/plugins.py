@@ -92,6 +92,8 @@ class Expectation:
     gpus: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     rdma: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     csi: str = ""
+    counted: bool = False
+    """The GPUs are what most of these very nodes report: nobody else has stated a number."""
 
     @property
     def resources(self) -> dict[str, int]:

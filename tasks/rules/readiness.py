@@ -133,7 +133,8 @@ def devices_beyond(view: PluginView, expected: Expectation) -> Iterable[Finding]
 
     Then a full number no longer shows that all devices work. EFA's plugin before 0.5.10 counts 10 on p6-b200.
     """
-    for resource, count in expected.resources.items():
+    stated = expected.rdma if expected.counted else expected.resources
+    for resource, count in stated.items():
         more = {n.name: n.allocatable.get(resource, 0) for n in view.nodes if n.allocatable.get(resource, 0) > count}
         if more:
             yield Finding.block(

@@ -90,6 +90,7 @@ def test_a_dry_run_that_is_refused_does_not_say_that_pods_would_leave(capsys: py
         ),
         (("k", None), "go on: poolshift drain a b --kubeconfig k", "go on: poolshift drain a b --kubeconfig k"),
         (("k", None, "ours"), "poolshift drain n", "poolshift drain --kubeconfig k n"),
+        ((None, None, "ours"), "poolshift rollback r1", "poolshift rollback --namespace ours r1"),
         ((None, None), "poolshift status; kubectl get nodes", "poolshift status; kubectl get nodes"),
     ],
 )

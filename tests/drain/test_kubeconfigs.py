@@ -105,6 +105,12 @@ def test_a_file_that_the_spec_names_is_the_only_one(files):
         connect(Cluster(kubeconfig=str(paths[1]), context="split"))
 
 
+def test_a_context_that_is_a_number_is_none_of_the_names(files):
+    files([ONE.replace("current-context: a", "current-context: 7")])
+    with pytest.raises(BadSpec, match="no context '7'"):
+        connect(Cluster())
+
+
 @pytest.mark.parametrize(
     "broken",
     [

@@ -299,9 +299,10 @@ def test_a_silent_connection_is_taken_for_dead_and_resumed(follow):
     assert script.seen[:2] == ["5", "5"]
 
 
-def test_connections_that_end_at_once_are_not_made_without_a_pause(follow):
-    """A proxy may answer for a server that is not there: with nothing, as fast as it is asked."""
-    script, get = follow([([], "5")], [([], "end")])
+@pytest.mark.parametrize("said", [[], [{"status": "ok"}]], ids=["nothing", "no event"])
+def test_connections_that_end_at_once_are_not_made_without_a_pause(follow, said):
+    """A proxy may answer for a server that is not there, as fast as it is asked."""
+    script, get = follow([([], "5")], [(said, "end")])
     until(get, Synced)
     threading.Event().wait(1.0)
     assert len(script.seen) <= 5

@@ -217,6 +217,8 @@ def test_more_devices_than_the_machine_has_are_not_its_devices() -> None:
     verdict = judge(replace(healthy(), nodes=(shared, node("b"))), EXPECTED)
     assert verdict.outcome is Outcome.UNMEASURED
     assert [(f.code, f.observed) for f in verdict.findings] == [("devices-beyond", f"{GPU}: 16 allocatable on a")]
+    usual = replace(EXPECTED, counted=True)  # from these very nodes: nobody has said that there are no more
+    assert judge(replace(healthy(), nodes=(shared, node("b"))), usual).outcome is Outcome.PASS
     broken = node("b", allocatable={GPU: 7, EFA: 16})
     assert judge(replace(healthy(), nodes=(shared, broken)), EXPECTED).outcome is Outcome.FAIL
 
