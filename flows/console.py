@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from infra.errors import PoolshiftError
+from infra.errors import BadSpec, PoolshiftError
 from tasks.progress import complete, say
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from infra.model.verdict import Finding
 
-__all__ = ["out", "say", "show_error", "show_findings", "show_json", "show_table"]
+__all__ = ["out", "say", "show_error", "show_findings", "show_json", "show_table", "standard_input"]
 
 _STYLES = {"block": "red", "warn": "yellow", "info": "dim"}
 
@@ -27,6 +27,13 @@ def out() -> Console:
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return Console(highlight=False, width=width, soft_wrap=True)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input as bytes. Raises BadSpec when there is none."""
+    if sys.stdin is None:
+        raise BadSpec("standard input", "is closed", expected="the output to read", remedy="name a file instead")
+    return sys.stdin.buffer
 
 
 def show_json(data: object) -> None:

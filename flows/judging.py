@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from flows.commands.options import standard_input
+from flows.console import standard_input
 from infra.errors import BadFile
 
 _EVERY = 0.5  # seconds between two looks at how far it is

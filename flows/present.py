@@ -180,7 +180,7 @@ def audit(found: Audit, *, as_json: bool) -> None:
     _findings(found.findings)
 
 
-def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
+def drain(found: DrainReport, *, as_json: bool) -> None:
     """How each node ended, what did not leave and why, and what was put back."""
     if as_json:
         console.show_json(found.to_json())
@@ -204,7 +204,11 @@ def drain(found: DrainReport, *, as_json: bool, selected: bool = False) -> None:
         console.say(f"dry run: {'; '.join(said)}; nothing was changed")
         return
     for name, end in sorted(found.nodes.items()):
-        words = "the selected pods are gone; others may be on it" if selected and end.value == "drained" else end.value
+        words = (
+            "the selected pods are gone; others may be on it"
+            if found.selected and end.value == "drained"
+            else end.value
+        )
         if name in found.refused:
             words = "refused; nothing was changed: not cordoned by this drain, no pod evicted"
         elif end.value == "drained" and name in found.restored:

@@ -99,7 +99,9 @@ class BlockersResult:
                 found.append(f"    next: {remedy}")
         if len(groups) > limit:
             found.append(f"and {sum(map(len, list(groups.values())[limit:]))} more")
-        found += [f"unknown: {text}" for text in self.unknown]
+        found += [f"unknown: {text}" for text in self.unknown[:limit]]
+        if len(self.unknown) > limit:
+            found.append(f"and {len(self.unknown) - limit} more unknown")
         found += [f"assumed: {text}" for text in self.assumed]
         return found
 

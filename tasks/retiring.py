@@ -27,8 +27,9 @@ def retire(run: Run) -> Done:
     """Step 10. The gate once more; the source proven empty by UID right before each request to delete it."""
     source = run.source_pool()
     begun, made = noted(run, _RETIRING), _made(run)
-    if source is None and (standing := _unlabelled(run)):
-        labels = ",".join(getattr(run.spec.source, "selector", {}))
+    pool = run.spec.source
+    if source is None and isinstance(pool, ExternalPool) and (standing := _emptied_ones(run)):
+        labels = ",".join(pool.selector)
         summary = f"not gone: there is {and_more(standing, 3)} of it without its labels: kubectl get nodes -L {labels}"
         return Done(summary=summary, state=StepState.HELD, data={"outcome": Outcome.UNMEASURED})
     if source is None or (begun and (source.state is PoolState.DELETING or pools.is_other(source, made))):
@@ -74,10 +75,8 @@ def _follow_deletion(run: Run, begun: Mapping[str, Any]) -> Done:
     return Done(summary=f"{pool_words(run.spec.source)} retired: {what}", data={"outcome": Outcome.PASS, **begun})
 
 
-def _unlabelled(run: Run) -> list[str]:
-    """Nodes that were emptied and stand, of a pool that is known by its nodes' labels alone and was not found."""
-    if not isinstance(run.spec.source, ExternalPool):
-        return []
+def _emptied_ones(run: Run) -> list[str]:
+    """Nodes that were emptied and stand: a pool that is known by its nodes' labels alone may be there without them."""
     emptied = set(noted(run, LEAVING).get("nodes") or ())
     return sorted(n.name for n in read.snapshot(run.kube, owners=False, storage=False).nodes if n.uid in emptied)
 

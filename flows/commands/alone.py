@@ -12,8 +12,8 @@ from flows.commands.options import (
     LiveContext,
     LiveKubeconfig,
     cluster_of,
-    standard_input,
 )
+from flows.console import standard_input
 
 # Flags of kubectl drain that there are not: why, and what to do instead. No help lists them.
 KUBECTL_ONLY = {
@@ -129,7 +129,7 @@ def drain(
         evictions_per_second=evictions_per_second,
     )
     found = draining.drain(cluster_of(kubeconfig, context), request, proven=_hold_on)
-    present.drain(found, as_json=as_json, selected=pod_selector is not None)
+    present.drain(found, as_json=as_json)
     return int(found.exit_code)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from flows.reaching import Reach
-from infra.errors import BadSpec, PoolshiftError
+from infra.errors import PoolshiftError
 from tasks import progress
 
 if TYPE_CHECKING:
@@ -102,13 +101,6 @@ def _is_simulated(cluster: Cluster) -> bool:
         return is_simulated(cluster)
     except (PoolshiftError, OSError):
         return False  # the command itself says what is wrong with it
-
-
-def standard_input() -> BinaryIO:
-    """Standard input as bytes. Raises BadSpec when there is none."""
-    if sys.stdin is None:
-        raise BadSpec("standard input", "is closed", expected="the output to read", remedy="name a file instead")
-    return sys.stdin.buffer
 
 
 def with_prefect(work: Callable[[], Any]) -> Any:
