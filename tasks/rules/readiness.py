@@ -131,7 +131,7 @@ def devices_allocatable(view: PluginView, expected: Expectation) -> Iterable[Fin
 def devices_beyond(view: PluginView, expected: Expectation) -> Iterable[Finding]:
     """More than the machine has: the plugin counts something else, or one device for several pods.
 
-    Then a full number no longer shows that all devices work. EFA's plugin before 0.5.10 counts 10 on p6-b200.
+    Then a full number no longer shows that all devices work. Old EFA plugins count p6-b200's wrongly.
     """
     stated = expected.rdma if expected.counted else expected.resources
     for resource, count in stated.items():
@@ -143,7 +143,7 @@ def devices_beyond(view: PluginView, expected: Expectation) -> Iterable[Finding]
                 f"{resource}: {_per_node(more)} allocatable on {and_more(sorted(more), 3)}",
                 f"{count} on every node: its machine has no more",
                 "look at the device plugin's version and configuration: GPUs shared between pods (time slicing, MPS) "
-                "are counted several times, and the EFA plugin before 0.5.10 counts 10 devices on p6-b200",
+                "are counted several times, and old versions of the EFA plugin count p6-b200's devices wrongly",
             )
 
 

@@ -212,7 +212,7 @@ def test_seven_of_eight_gpus_block_although_every_plugin_runs() -> None:
 
 
 def test_more_devices_than_the_machine_has_are_not_its_devices() -> None:
-    """The EFA plugin before 0.5.10 counts 10 on p6-b200, and shared GPUs are counted several times."""
+    """Old EFA plugins count p6-b200's wrongly, and shared GPUs are counted several times."""
     shared = node("a", allocatable={GPU: 16, EFA: 16}, capacity={GPU: 16, EFA: 16})
     verdict = judge(replace(healthy(), nodes=(shared, node("b"))), EXPECTED)
     assert verdict.outcome is Outcome.UNMEASURED
