@@ -99,7 +99,7 @@ def test_a_pytorchjob_is_saved_stopped_rehomed_and_runs_whole_on_the_target(trai
     gang = report.waves[0].gangs[0]
     assert report.ok, (report.to_dict(), said)
     assert (gang.workload, gang.ranks) == ("pytorchjob default/llm", 2)
-    assert gang.checkpoint > gang.asked
+    assert gang.checkpoint >= gang.asked  # whole seconds
     assert report.tally.sent == 0
     assert sorted(homes(kube, label).values()) == sorted(NEW)
     path = PYTORCH.path("default", "llm")
@@ -146,7 +146,7 @@ def test_a_ray_cluster_moves_with_its_head(kuberay: Any) -> None:
     gang = report.waves[0].gangs[0]
     assert report.ok, (report.to_dict(), said)
     assert (gang.workload, gang.ranks) == ("raycluster default/llm", 3)
-    assert gang.checkpoint > gang.asked
+    assert gang.checkpoint >= gang.asked  # whole seconds
     assert (len(homes(kube, label)), set(homes(kube, label).values())) == (3, set(NEW))
     assert kube.get(RAY.path("default", "llm"))["spec"]["suspend"] is False
     end(kube, RAY, "llm", "r2")
