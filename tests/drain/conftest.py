@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -156,6 +157,16 @@ def url() -> Iterator[str]:
     url, stop = run_in_thread()
     yield url
     stop()
+
+
+@pytest.fixture
+def kubeconfig(url: str, tmp_path: Path) -> str:
+    """The path of a kubeconfig that names the server."""
+    path = tmp_path / "kubeconfig"
+    named = {"cluster": {"server": url}, "user": {}, "context": {"cluster": "c", "user": "u"}}
+    lists = {f"{kind}s": [{"name": kind[0], kind: value}] for kind, value in named.items()}
+    path.write_text(json.dumps({**lists, "current-context": "c"}))
+    return str(path)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from infra.errors import PoolshiftError, Refused
@@ -83,13 +81,9 @@ def test_nothing_is_written_after_it(line, kube, pools, fast_clock, checkpointin
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["its step ends well", "its step fails"])
-def test_whoever_has_lost_it_does_not_say_how_a_step_stands_over_whoever_took_it(url, kube, tmp_path, fails):
-    config, named = tmp_path / "kubeconfig", {"name": "c"}
-    lists = {"clusters": [{**named, "cluster": {"server": url}}], "users": [{**named, "user": {}}]}
-    context = {"contexts": [{**named, "context": {"cluster": "c", "user": "c"}}], "current-context": "c"}
-    config.write_text(json.dumps({**lists, **context}))
+def test_whoever_has_lost_it_does_not_say_how_a_step_stands_over_whoever_took_it(kubeconfig, kube, fails):
     source, target = ({"kind": "external", "name": name, "selector": {"pool": name}} for name in ("old", "new"))
-    given = {"name": "r1", "source": source, "target": target, "cluster": {"kubeconfig": str(config)}}
+    given = {"name": "r1", "source": source, "target": target, "cluster": {"kubeconfig": kubeconfig}}
     run = Run.open(MigrationSpec.model_validate(given))
     run.record()
     theirs = StepRecord(step=Step.MIGRATE, state=StepState.DONE, started="2026-11-30T16:00:00Z", summary="by another")

@@ -343,19 +343,13 @@ draining.drain(Cluster(kubeconfig=sys.argv[1]), draining.Request(nodes=("old-0",
 
 
 @pytest.fixture
-def killed(url, tmp_path):
+def killed(kubeconfig):
     """A drain in a process of its own that is sent a signal, right after its cordons unless told otherwise."""
-    config = tmp_path / "kubeconfig"
-    config.write_text(
-        f"""{{"apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{{"name": "c", "user": {{}}}}],
-        "clusters": [{{"name": "c", "cluster": {{"server": "{url}"}}}}],
-        "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "c"}}}}]}}"""
-    )
 
     def kill(command, signal_, at=b"cordoned"):
         root = Path(__file__).parents[2]
         environment = {**os.environ, "PYTHONPATH": str(root)}
-        with subprocess.Popen([*command, str(config)], cwd=root, env=environment, stderr=subprocess.PIPE) as child:
+        with subprocess.Popen([*command, kubeconfig], cwd=root, env=environment, stderr=subprocess.PIPE) as child:
             for line in child.stderr:
                 kill.said.append(line.decode())
                 if at in line:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from infra.kube import records
@@ -17,17 +15,13 @@ from tasks.run import Run
 
 
 @pytest.fixture
-def run(url, kube, build, tmp_path, monkeypatch):
+def run(kubeconfig, kube, build, tmp_path, monkeypatch):
     monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
-    path = tmp_path / "kubeconfig"
-    named = {"cluster": {"server": url}, "user": {}, "context": {"cluster": "c", "user": "u"}}
-    lists = {f"{kind}s": [{"name": kind[0], kind: value}] for kind, value in named.items()}
-    path.write_text(json.dumps({**lists, "current-context": "c"}))
     pools = {
         key: {"kind": "external", "name": key, "selector": {"pool": word}}
         for key, word in (("source", "old"), ("target", "new"))
     }
-    spec = MigrationSpec.model_validate({"name": "r1", "cluster": {"kubeconfig": str(path)}, **pools})
+    spec = MigrationSpec.model_validate({"name": "r1", "cluster": {"kubeconfig": kubeconfig}, **pools})
     build.node("old-0", "old")
     build.node("new-0", "new")
     found = Run.open(spec)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -77,19 +76,15 @@ def test_what_a_killed_move_had_closed_is_opened_by_the_next(kube, build, fast_c
 
 
 def test_a_rollback_opens_what_a_killed_move_kept_closed_on_a_target_that_we_have_not_made(
-    url, kube, build, tmp_path, monkeypatch
+    kubeconfig, kube, build, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
     for name in NEW:
         build.node(name, "new")
     build.node("old-0")
-    path = tmp_path / "kubeconfig"
-    named = {"cluster": {"server": url}, "user": {}, "context": {"cluster": "c", "user": "u"}}
-    lists = {f"{kind}s": [{"name": kind[0], kind: value}] for kind, value in named.items()}
-    path.write_text(json.dumps({**lists, "current-context": "c"}))
     pools = {key: {"kind": "external", "name": key, "selector": {"pool": word}} for key, word in
              (("source", "old"), ("target", "new"))}  # fmt: skip
-    spec = MigrationSpec.model_validate({"name": "r1", "cluster": {"kubeconfig": str(path)}, **pools})
+    spec = MigrationSpec.model_validate({"name": "r1", "cluster": {"kubeconfig": kubeconfig}, **pools})
     run = Run.open(spec)
     run.record()
     records.write_step(kube, "r1", StepRecord(step=Step.MIGRATE, state=StepState.STARTED, started=""))

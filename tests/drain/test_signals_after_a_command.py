@@ -15,17 +15,6 @@ def handlers():
     return [signal.getsignal(number) for number in SIGNALS]
 
 
-@pytest.fixture
-def kubeconfig(url, tmp_path):
-    path = tmp_path / "kubeconfig"
-    path.write_text(
-        f"""{{"apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{{"name": "c", "user": {{}}}}],
-        "clusters": [{{"name": "c", "cluster": {{"server": "{url}"}}}}],
-        "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "c"}}}}]}}"""
-    )
-    return str(path)
-
-
 @pytest.mark.parametrize(("node", "code"), [("n1", 0), ("missing", 1)])
 def test_a_drain_leaves_no_signal_ignored_or_taken(kube, build, kubeconfig, node, code):
     build.node("n1")
