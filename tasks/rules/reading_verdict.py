@@ -11,12 +11,13 @@ from typing import Any
 
 from infra.model.reading import NcclLog, Reading
 from infra.model.verdict import Finding, Level
+from infra.probes.readers.ends import CUT
 from tasks.rules.transport import Transport
 
 _DOUBTS = {
     "traceback": re.compile(r"Traceback \(most"),
     "child-killed": re.compile(r": line \d+: +\d+ (?:Killed|Terminated)\b"),
-    "log-cut": re.compile("unexpected EOF|rpc error: |resolving symlinks|retrieve container logs"),
+    "log-cut": re.compile(CUT),
 }
 
 

@@ -60,6 +60,42 @@ ENDS = (
     "make: *** [Makefile:12: run] Error 2",
     "##[error]Process completed with exit code 1.",
     "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+    "subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.",
+    "[ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py'] exits with return code = -9",
+    "=>> PBS: job killed: walltime 3610 exceeded limit 3600",
+    "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+    "Exited with exit code 137.",
+    "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGKILL",
+    "Horovod detected that one or more processes exited with non-zero status, thus causing the job to end",
+    "Process 3 exit with status code 134.",
+    "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    "mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate",
+    "Fatal error in PMPI_Init_thread: Other MPI error, error stack:",
+    "Abort(1094543) on node 9 (rank 9 in comm 0): Other MPI error",
+    "Warning  BackOff  kubelet  Back-off restarting failed container main in pod probe-1",
+    "[rank9]:[F301 10:00:00.1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0 Rank 9] Terminating the process after "
+    "attempting to dump debug info, due to collective timeout or exception.",
+    "[rank9]:[E ProcessGroupNCCL.cpp:1] To avoid data inconsistency, we are taking the entire process down",
+    "[rank9]:[E301 10:00:00.1 ProcessGroupNCCL.cpp:1] Received a dump signal due to a timeout",
+)
+CUTS = (
+    "error: unexpected EOF",
+    "rpc error: code = NotFound desc = an error occurred when try to find container",
+    'failed to try resolving symlinks in path "/var/log/pods/a/0.log": no such file',
+    "unable to retrieve container logs for containerd://1",
+    "error: unexpected error reading logs: net/http: request canceled",
+    "error: http2: client connection lost",
+    "error: http2: server sent GOAWAY and closed the connection; LastStreamID=5",
+    "error: stream error: stream ID 5; INTERNAL_ERROR; received from peer",
+    'Error from server: Get "https://10.0.0.1:10250/containerLogs/a/b/c": dial tcp 10.0.0.1:10250: i/o timeout',
+    "failed to create fsnotify watcher: too many open files",
+    "systemd-journald[123]: Suppressed 1204 messages from kubepods.slice",
+    "rsyslogd: imuxsock[pid: 9]: 1204 messages lost due to rate-limiting",
+    "last message repeated 7 times",
+    "Job's log exceeded limit of 4194304 bytes.",
+    "[... 1234 lines omitted ...]",
+    "... output truncated ...",
+    "Output exceeds the size limit. Open the full output data in a text editor",
 )
 
 
@@ -127,10 +163,7 @@ def test_a_child_that_a_shell_saw_killed_is_doubted_since_it_may_be_a_monitor_th
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("error: unexpected EOF", "log-cut"),
-        ("rpc error: code = NotFound desc = an error occurred when try to find container", "log-cut"),
-        ('failed to try resolving symlinks in path "/var/log/pods/a/0.log": no such file', "log-cut"),
-        ("unable to retrieve container logs for containerd://1", "log-cut"),
+        *((line, "log-cut") for line in CUTS),
         ("mce: [Hardware Error]: CPU 0: Machine check events logged", "kernel-device-error"),
         ("pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received", "kernel-device-error"),
         ("mlx5_core 0000:53:00.0: Port module event: link down", "kernel-device-error"),
@@ -152,8 +185,19 @@ def test_a_log_that_says_that_text_or_a_device_was_lost_is_no_proof(line: str, c
         "mlx5_core 0000:53:00.0: firmware version: 28.39",
         "training ended with exit code 0",
         "handling signal dispositions",
+        "the input was truncated to 2048 tokens",
+        "3 batches were skipped",
+        "Setting `pad_token_id`; sequences longer than that are truncated",
+        "GET /healthz: status code 200",
         "nonzero",
     ],
 )
 def test_words_of_everyday_are_no_bad_end(line: str) -> None:
     assert read(SWEEP + line.encode() + b"\n").outcome is Outcome.PASS
+
+
+def test_what_many_ranks_say_alike_hides_no_certain_end() -> None:
+    """64 tracebacks, each with its rank, which may be of caught errors, and then the launcher's word."""
+    doubts = b"".join(b"[rank%d]: Traceback (most recent call last):\n" % rank for rank in range(64))
+    found = read(SWEEP + doubts + b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n")
+    assert (found.outcome, found.verdict) == (Outcome.FAIL, "failed")

@@ -1,10 +1,11 @@
-"""What says that a program did not end well, whatever it printed before: the words of kernels, launchers, torchrun."""
+"""What says that a program did not end well, or that a part of its output is missing, whatever it printed before."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
-MAX_ENDS = 16
+PER_WORD = 4  # sayings: what many ranks say alike leaves room for what one says
 MAX_LINE = 4096  # bytes; nothing that ends a program says more
 # One of these stands in every line that `_ENDED` takes: only those lines are looked at, since most of a log has none.
 _WORDS = (
@@ -48,10 +49,23 @@ _WORDS = (
     b": line ",
     b"Rendezvous",
     b"No space left",
-    b"unexpected EOF",
-    b"rpc error: ",
-    b"resolving symlinks",
-    b"retrieve container logs",
+    *(b"return code = ", b"job killed", b"edException", b"exit with status", b"abort is already", b"killing job"),
+    *(b"Fatal error in ", b"Abort(", b"Back-off restarting", b"Job step aborted"),
+    *(b"Terminating the process after", b"entire process down", b"Received a dump signal"),
+    *(b"unexpected EOF", b"rpc error: ", b"resolving symlinks", b"retrieve container logs", b"error reading logs"),
+    *(b"http2: ", b"stream error: ", b"/containerLogs/", b"fsnotify watcher", b"Suppressed ", b"due to rate-limiting"),
+    *(b"message repeated ", b"exceeded limit of ", b"exceeds the size limit", b"truncated", b"omitted", b" skipped"),
+)
+# What kubectl, a node's logging and a viewer of logs say of themselves: text is missing.
+CUT = (
+    r"unexpected EOF\b|rpc error: code = .*|failed to try resolving symlinks .*|"
+    r"unable to retrieve container logs .*|unexpected error reading logs.*|"
+    r"http2: (?:client connection lost|server sent GOAWAY).*|stream error: stream ID .*|"
+    r"Get \"[^\"]*/containerLogs/.*|failed to create fsnotify watcher.*|"
+    r"Suppressed \d+ messages .*|\d+ messages lost due to rate-limiting|message repeated \d+ times|"
+    r"[Ll]og exceeded limit of \d+ bytes|Output exceeds the size limit.*|"
+    r"\d+ (?:more )?(?:lines?|bytes|messages) (?:were |was |are )?(?:omitted|skipped|truncated)|"
+    r"\b(?:[Oo]utput|[Ll]ogs?|[Ll]ines?) (?:was |were |is |has been )?(?:truncated|omitted)"
 )
 _ENDED = re.compile(
     # Open MPI, PRRTE, Slurm, Hydra
@@ -77,9 +91,15 @@ _ENDED = re.compile(
     rb": line \d+: +\d+ (?:Killed|Terminated|Aborted|Segmentation fault|Bus error)\b.*|"
     rb"Process completed with exit code [1-9]\d*|\bRay(?:Actor|Task)Error\b.*|\bWorkerCrashedError\b.*|"
     rb"killed due to memory pressure.*|\bDist(?:Store|Network)Error\b.*|"
-    # what a reader of logs says of itself: text is missing
-    rb"unexpected EOF\b|rpc error: code = .*|failed to try resolving symlinks .*|unable to retrieve container logs .*|"
-    rb"Traceback \(most recent call last\)"
+    # batch systems, MPICH, launchers of Python programs, the kubelet's events
+    rb"srun: (?:Job step aborted|Force Terminated|Terminating ).*|PBS: job killed: .*|TERM_\w+: job killed.*|"
+    rb"Exited with exit code [1-9]\d*|(?:mpirun|mpiexec|prterun): (?:killing job|abort is already).*|"
+    rb"Fatal error in P?MPI_\w+.*|Abort\(-?\d+\) on node \d+ .*|returned non-zero exit status [1-9]\d*|"
+    rb"exits with return code = -?[1-9]\d*|exit with status code [1-9]\d*|processes exited with non-zero status.*|"
+    rb"Process(?:Exited|Raised)Exception\b.*|Back-off restarting failed container.*|"
+    # PyTorch's watchdog of the collectives
+    rb"Terminating the process after attempting to dump.*|taking the entire process down.*|"
+    rb"Received a dump signal due to .*|Traceback \(most recent call last\)|" + CUT.encode()
 )
 
 
@@ -88,22 +108,26 @@ class EndsReader:
 
     def __init__(self) -> None:
         self.found: list[str] = []
+        self._taken: Counter[bytes] = Counter()
 
     def feed(self, data: bytes) -> None:
         """Read one block of whole lines."""
         for word in _WORDS:
             at = data.find(word)
-            while at >= 0 and len(self.found) < MAX_ENDS:
+            while at >= 0 and self._taken[word] < PER_WORD:
                 start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
                 end = len(data) if end < 0 else end
                 if end - start < MAX_LINE:
-                    self._line(data[start:end])
+                    self._taken[word] += self._line(data[start:end])
                 at = data.find(word, end)
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytes) -> bool:
+        """Take a line. Does it say what no other said before?"""
         match = _ENDED.search(line)
         if match is None:
-            return
+            return False
         said = (match.group() if len(match.group()) > 40 else line).decode("utf-8", "replace").strip()[:300]
-        if said not in self.found:
-            self.found.append(said)
+        if said in self.found:
+            return False
+        self.found.append(said)
+        return True
