@@ -13,10 +13,14 @@ _DEVICE_REMEDY = "Request the RDMA resource in the pod; check the device plugin 
 _PLUGIN_REMEDY = "Put the fabric's NCCL plugin on the image's LD_LIBRARY_PATH, or name it in NCCL_NET_PLUGIN"
 # Why NCCL is on sockets, the most telling line first: hint -> remedy.
 _TCP_CAUSES: dict[str, str] = {
+    "plugin-disabled": "Remove what switches the plugin off from the pod's environment (NCCL_GPUDIRECTTCPX_*)",
+    "receive-path-unreachable": remedy_of("receive-path-unreachable"),
     "plugin-init-failed": "Read the plugin's lines above this one; check device, driver and plugin versions",
     "plugin-unloadable": "Install the library that the loader names, or use an image built for this fabric",
     "no-efa-device": "Request the EFA resource in the pod and check that the EFA device plugin runs on the node",
     "ofi-init-failed": "Read the NET/OFI lines above this one; check libfabric and driver versions",
+    "no-verbs-driver": "Put rdma-core with the adapter's driver into the workload's image; for gIB, mount the node's "
+    "/home/kubernetes/bin/gib at /usr/local/gib",
     "no-ib-device": _DEVICE_REMEDY,
     "no-verbs-library": "Install rdma-core (libibverbs) in the workload's image",
     "plugin-missing": _PLUGIN_REMEDY,
@@ -299,7 +303,10 @@ def _hidden(log: NcclLog, *, single: bool, nodes: int | None) -> _Part:
 
 
 def _path(log: NcclLog, gdr: str | None, fabric: Fabric | None) -> _Part:
-    found = []
+    found: list[Finding] = []
+    if "collnet-plain" in log.hints and (fabric is None or fabric.gdr):
+        remedy = "Load nvidia_peermem or enable DMA-BUF on every node, or leave NCCL_COLLNET_ENABLE unset"
+        return [_hint(log, "collnet-plain", Level.BLOCK, remedy)], "degraded"
     if "gdr-read-off" in log.hints and gdr != "receive-only":
         found.append(
             _hint(

@@ -48,6 +48,10 @@ _BY_CODE = {
     "gpu-xid": _GPU_REMEDY,
     "gpu-out-of-memory": "Free the GPU of other processes (nvidia-smi), or run a smaller job",
     "shared-memory-too-small": "Mount an emptyDir with medium Memory at /dev/shm in the pod",
+    "gib-settings": "Source the plugin's own settings before the program: /usr/local/gib/scripts/set_nccl_env.sh "
+    "(gIB), nccl-env-profile.sh beside the library (FasTrak)",
+    "receive-path-unreachable": "Run the receive-path daemon (rxdm) beside the ranks in every pod, in the plugin's "
+    "version",
     "version-mismatch": "Use one image and one environment for all ranks",
 }
 

@@ -18,6 +18,12 @@ from tasks.rules.fallbacks import explain, on_software
 RDMA_FAMILIES = frozenset({Family.IB, Family.GIB, Family.FASTRAK, Family.TCPX})
 _TCP_PROVIDERS = frozenset({"tcp", "sockets", "udp", "net", "tcp;ofi_rxm", "udp;ofi_rxd"})
 _RDMA_PROVIDERS = frozenset({"efa", "efa-direct", "cxi", "verbs", "verbs;ofi_rxm", "opx", "psm2"})
+_FAILED = frozenset(
+    {
+        *("no-efa-device", "ofi-init-failed", "ofi-no-protocol", "plugin-init-failed", "plugin-disabled"),
+        "receive-path-unreachable",
+    }
+)
 _FAMILY_NAMES = {
     Family.GIB: "gib",
     Family.FASTRAK: "fastrak",
@@ -135,8 +141,7 @@ def _families(log: NcclLog) -> tuple[frozenset[Family], str]:
 def _plugin_at_work(log: NcclLog) -> bool:
     """A plugin of the fabric has begun and has not failed: interfaces that sockets list beside it decide nothing."""
     started = {"ofi-started", "tcpx-started", "fastrak-started", "gib-started"} & set(log.hints)
-    failed = {"no-efa-device", "ofi-init-failed", "plugin-init-failed", "ofi-no-protocol"} & set(log.hints)
-    return bool(started) and not failed
+    return bool(started) and not _FAILED & set(log.hints)
 
 
 def _only_bootstrap(log: NcclLog) -> bool:

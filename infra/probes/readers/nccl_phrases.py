@@ -15,7 +15,7 @@ from infra.probes.readers.nccl_state import RankState
 INTERESTING = re.compile(
     rb"NCCL (?:INFO (?:((?:\[Rank \d+\] )?(?:comm 0x|ncclComm))|"
     rb"(Using |NET/(?!OFI Request completed with error)|NET : |Connected all rings|GPU Direct|"
-    rb"Assigned|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|"
+    rb"Assigned|Coll|P2P plugin|Initialized|Failed |Succ|NCCL|MNNVL|NVLS comm|\d+ coll))|"
     rb"(WARN |INFO (?:[\w/]+\.(?:cc|cu|h):\d+ -> [1-689]|RAS(?:: | declaring peer | send stuck )|"
     rb"NET/OFI Request completed with error))|"
     rb"(?:version |failure|[Ee]rror|operations have failed))"
@@ -33,7 +33,7 @@ OF_A_RANK = frozenset({"selected", "assigned", "provider", "hcas", "rings", "col
 # A network that a thread does not get. What it names afterwards is what it has instead.
 REFUSALS = frozenset(
     {
-        *("plugin-missing", "plugin-unloadable", "plugin-init-failed", "internal-verbs-refused"),
+        *("plugin-missing", "plugin-unloadable", "plugin-init-failed", "plugin-disabled", "internal-verbs-refused"),
         *("no-ib-device", "no-efa-device", "ofi-init-failed"),
     }
 )
@@ -79,9 +79,15 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
         _p("provider-filter", rb"NET/OFI Setting provider_filter to (?P<name>\S+)$"),
         _p("no-efa-device", rb"NET/OFI .*(?:[Nn]o eligible providers|optimal provider|Only EFA provider is supported)"),
         _p("ofi-init-failed", rb"NET/OFI .*(?:initialization failed|[Ff]ailed to initialize|Failing init)"),
-        _p("gdr-disabled-on-instance", rb"NET/OFI .*GDR (?:disabled|not supported)"),
+        _p("gdr-disabled-on-instance", rb"NET/OFI .*(?:GDR (?:disabled|not supported)|disabling GDR)"),
         _p("speed", rb"NET/IB ?: Made virtual device \[\d+\] name=\S+ speed=(?P<name>\d{1,9})\b"),
         _p("plugin-loaded", rb"NET/Plugin ?: Loaded net plugin (?P<name>.+?) \(v\d+\)"),
+        # Of a library that is there and cannot be loaded, older versions say too that no plugin was found.
+        _p(
+            "plugin-unloadable",
+            rb"NET/Plugin ?: .*(?:GLIBC\w*_|undefined symbol|wrong ELF|invalid ELF|failed to map segment|"
+            rb"\blib(?!nccl-net)[\w\-]+\.so\S*: cannot open shared object)",
+        ),
         _p(
             "plugin-missing",
             rb"NET/Plugin ?: (?:No plugin found|Could not find|Plugin load .* returned 2|dlerror=.*No plugin found)",
@@ -90,12 +96,14 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
             "plugin-unloadable",
             rb"NET/Plugin ?: (?:dlerror=)?\S*lib[\w\-]+\.so\S*: (?!cannot open shared object file: No such).+",
         ),
-        _p("plugin-unloadable", rb"NET/Plugin ?: .*(?:GLIBC\w*_|undefined symbol|wrong ELF|cannot open shared object)"),
+        _p("plugin-unloadable", rb"NET/Plugin ?: .*cannot open shared object"),
+        _p("plugin-disabled", rb"NET/GPUDirectTCPX (?:disabled|: GPUDirectTCPX enable: 0$)"),
         _p("tcpx-started", rb"NET/GPUDirectTCPX"),
         _p("fastrak-started", rb"NET/FasTrak"),
         _p("gib-started", rb"NET/gIB"),
         _p("ofi-started", rb"NET/OFI"),
     ),
+    b"Col": (_p("collnet-plain", rb"Coll(?:Net)? .* via COLLNET/[^/]+/\d+(?!\d|/GDR)"),),
     b"Con": (_p("rings", rb"Connected all rings(?:, use ring PXN \d+ GDR (?P<gdr>[01]))?$"),),
     b"GPU": (_p("gdr-gpu", rb"GPU Direct RDMA (?P<state>Enabled|Disabled) for .*?(?:read (?P<read>[01]).*)?$"),),
     b"P2P": (_p("p2p-plugin", rb"P2P plugin (?P<name>[\w.\-]+)$"),),

@@ -41,8 +41,20 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
             True,
         ),
         (r"Got completion .{0,120}?status=\w*_ERR\b", "ib-completion-error", True),
-        (r"Got async fatal event|Got async event ?: .*(?:fatal|catastrophic)", "ib-device-failed", True),
-        (r"Got (?:non-fatal )?async event", "ib-async-event", False),
+        (
+            r"async fatal event|Got async event ?: .*(?:fatal|catastrophic)|encountered a fatal error \(detected in",
+            "ib-device-failed",
+            True,
+        ),
+        (r"Got (?:non-fatal )?async event|GID table changed|unknown event type", "ib-async-event", False),
+        (r"\(shim\) mismatch enforced", "gib-settings", True),
+        (
+            r"\(shim\) mismatch recommended|cannot find config file at default paths|"
+            r"No NCCL_TUNER_CONFIG_PATH provided|NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE does not exist",
+            "gib-settings",
+            False,
+        ),
+        (r"register failed against receive_datapath_manager", "receive-path-unreachable", False),
         (r"commReclaim: .*in abort, error|Communicator .* aborted due to", "communicator-aborted", True),
         (r"RAS:? .*peer .*(?:considered |declared )?(?:dead|DEAD)", "peer-dead", True),
         (r"CUDA out of memory|OutOfMemoryError|Cuda failure 2 |out of memory", "gpu-out-of-memory", True),
@@ -70,6 +82,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         ),
         (r"GDR disabled on GDR-supported instance type", "gdr-disabled-on-instance", False),
         (r"Failed to open libibverbs", "no-verbs-library", False),
+        (r"^libibverbs: Warning: (?:couldn't open config dir|no userspace device)", "no-verbs-driver", False),
         (r"Error encountered progressing operation|Failed to execute operation", "proxy-failed", True),
         (r"Failed to initialize any NET plugin|network \S.* not found", "pinned-network-absent", True),
         (r"aws-ofi-nccl initialization failed", "ofi-init-failed", False),
@@ -97,6 +110,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"(?:^| )[\w/]+\.(?:cc|cu|h):\d+ -> [1-689]\b", "call-failed", False),
         (r"NCCL operations have failed or timed out", "collective-timeout", True),
         (r"Watchdog caught collective operation timeout|collective operation timeout", "collective-timeout", True),
+        (r"Message truncated ?: received", "version-mismatch", True),
         (r"Mismatched?|mismatch", "version-mismatch", False),
         (
             r"Error while creating shared memory segment|Error: failed to extend /dev/shm",
@@ -113,11 +127,11 @@ _FACTS = re.compile(r"local GID index (?P<gid_index>\d{1,9})|on dev (?P<dev>[^\s
 
 _OUTSIDE = re.compile(
     rb"mce: \[Hardware Error\][^\n]*|AER: Uncorrected[^\n]*|(?:mlx5_core|efa) [0-9a-f:.]{12}: [^\n]*|"
-    rb"libfabric:[^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
+    rb"libfabric:[^\n]*|libibverbs: Warning: [^\n]*|Watchdog caught [^\n]*|WARN: Function: [^\n]*|NVRM: Xid [^\n]*|"
     rb"(?:RuntimeError|AcceleratorError|DistBackendError|OutOfMemoryError): [^\n]*"
 )
 _OUTSIDE_WORDS = (
-    *(b"libfabric:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: "),
+    *(b"libfabric:", b"libibverbs:", b"Watchdog caught ", b"WARN: Function: ", b"NVRM: Xid ", b"Error: "),
     *(b"[Hardware Error]", b"AER: Uncorrected", b"mlx5_core ", b"efa 0000:"),
 )
 _MOST = 64
