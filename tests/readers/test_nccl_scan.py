@@ -47,7 +47,7 @@ def test_a_scan_finds_what_a_look_at_each_line_finds(seed: int) -> None:
         ]
         assert (scan.peers, scan.far_peers) == (data.count(b" via P2P/"), b" via P2P/MNNVL" in data)
         assert scan.foreign == b"\n".join(line for line in data.split(b"\n") if line and b"NCCL " not in line)
-        assert np.flatnonzero(scan.information).tolist() == [
+        assert np.flatnonzero(scan.informing(scan.at)).tolist() == [
             i for i, at in enumerate(own) if data.startswith(b"NCCL INFO ", at)
         ]
 

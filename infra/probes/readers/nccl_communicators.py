@@ -30,6 +30,8 @@ _ENDS = tuple(_STAGES)
 _ENDED = frozenset({"destroyed", "aborted"})
 _STATE = re.compile(rb"[A-Z][a-z]+ [A-Z]{4,}")  # how NCCL words a communicator's state: Init FAILED
 _MEMO = 16_384  # lines
+_POINTERS = 4_096  # of one process
+_UNKNOWN = (None, None)
 
 
 class CommLine(NamedTuple):
@@ -52,19 +54,18 @@ def parse_comm(text: bytes) -> CommLine | None:
     if match is None:
         return None
     pointer, rank, nranks, nnodes, mnnvl, rest = match.groups()
-    at = rest.find(b"commId 0x")
+    named = rest.partition(b"commId ")[2]
     parent = _PARENT.search(rest) if b"parent" in rest else None
-    stage = next(stage for words, stage in _STAGES.items() if rest.endswith(words)) if rest.endswith(_ENDS) else ""
     facts = (
         pointer,
         int(rank),
         int(nranks),
         int(nnodes) if nnodes else None,
         int(mnnvl) if mnnvl else None,
-        rest[at + 7 :].split(b" ", 1)[0] if at >= 0 else b"",
+        named.partition(b" ")[0] if named.startswith(b"0x") else b"",
         parent[1] if parent else b"",
         (parent[2] or b"") if parent else b"",
-        stage,
+        next(stage for words, stage in _STAGES.items() if rest.endswith(words)) if rest.endswith(_ENDS) else "",
     )
     return tuple.__new__(CommLine, facts)  # in a third of the time that its constructor takes
 
@@ -76,37 +77,43 @@ class Communicators:
         self.states: dict[bytes, CommState] = {}
         self.members = 0
         self.overflow = False
-        self._lines: dict[bytes, CommLine] = {}
+        self._known: dict[bytes, tuple[CommLine, MemberState]] = {}  # by the middle of a line that names its commId
 
     def read(self, text: bytes, thread: ThreadState | None) -> bool:
         """Take one `comm` line. False for one that tells of a state that nobody here knows."""
         if thread is None:
             return True
         # A communicator's beginning, completion and end differ at both ends: what stands between is read once.
-        stem, _, end = text.rpartition(b" - ")
+        middle, _, end = text.rpartition(b" - ")
         stage = _STAGES.get(end)
-        if stage is None or b"NCCL " in stem:
-            stem, stage = text, None
-        elif stem.startswith(b"nccl"):
-            call, _, said = stem.partition(b" ")
-            if said.startswith(b"comm ") and call[4:].isalnum():
-                stem = said
-        line = self._lines.get(stem)
+        line, member = self._known.get(middle, _UNKNOWN)
+        if stage is not None and line is not None and member is not None and member.state is thread.rank:
+            _point(thread.rank, line.pointer, line.key)
+            self._tell(line, member, stage, thread)
+            return True
+        line = parse_comm(until_next(text).rstrip())
         if line is None:
-            line = parse_comm(until_next(stem).rstrip())
-            if line is None:
-                return True
-            if len(self._lines) >= _MEMO:
-                self._lines.clear()
-            self._lines[stem] = line
-        self._hear(line, line.stage if stage is None else stage, thread)
-        return stage is not None or end in _STAGES or _STATE.fullmatch(end) is None
+            return True
+        member = self._hear(line, thread)
+        if stage is None:
+            return _STATE.fullmatch(end) is None
+        if line.key and member is not None and member.state is thread.rank and b"NCCL " not in middle:
+            self._remember(middle, line, member)
+        return True
 
-    def _hear(self, line: CommLine, stage: str, thread: ThreadState) -> None:
+    def _remember(self, middle: bytes, line: CommLine, member: MemberState) -> None:
+        if len(self._known) >= _MEMO:
+            self._known.clear()
+        self._known[middle] = line, member
+        if middle.startswith(b"nccl"):  # the end leaves out which call the beginning was
+            self._known[middle.partition(b" ")[2]] = line, member
+
+    def _hear(self, line: CommLine, thread: ThreadState) -> MemberState | None:
+        """Take a line's facts. Whose they are, None where there is no room for more."""
         rank = thread.rank
-        state = self._state(line, stage, rank)
+        state = self._state(line, rank)
         if state is None:
-            return
+            return None
         state.nranks.add(line.nranks)
         if line.nnodes is not None:
             state.nnodes.add(line.nnodes)
@@ -116,18 +123,23 @@ class Communicators:
         if member is None or member.state is not rank:
             member = self._member(state, line.rank, thread)
             if member is None:
-                return
+                return None
+        self._tell(line, member, line.stage, thread)
+        return member
+
+    def _tell(self, line: CommLine, member: MemberState, stage: str, thread: ThreadState) -> None:
+        """How far a member has come, and the network that its thread named before."""
         thread.member = member
         if not member.network:
             member.network = thread.pending or self._of_parent(line.parent, thread)
             thread.pending = ""
         if stage in _ENDED:
             member.ended = stage
-            rank.pointers.pop(line.pointer, None)
+            thread.rank.pointers.pop(line.pointer, None)
         elif stage == "complete":
             member.complete = True
 
-    def _state(self, line: CommLine, stage: str, rank: RankState) -> CommState | None:
+    def _state(self, line: CommLine, rank: RankState) -> CommState | None:
         """The communicator of a line: by commId or its split where printed, else by the process's own count of them."""
         if line.nranks > MAX_MEMBERS:
             self.overflow = True
@@ -136,13 +148,12 @@ class Communicators:
         split = parent + b" " + line.split if parent else b""
         key = line.key or split or rank.pointers.get(line.pointer, b"")
         if not key:
-            if stage in _ENDED:
+            if line.stage in _ENDED:
                 rank.strays += 1
                 return None
             key = b"#%d" % rank.sequence
             rank.sequence += 1
-        if len(rank.pointers) < 4096:
-            rank.pointers[line.pointer] = key
+        _point(rank, line.pointer, key)
         state = self.states.get(key)
         if state is None and len(self.states) < MAX_MEMBERS:
             state = self.states[key] = CommState(key.decode("utf-8", "replace"))
@@ -176,6 +187,11 @@ class Communicators:
                 if not member.network and once and len(member.state.networks) == 1:
                     member.network = next(iter(member.state.networks))
         return tuple(state.freeze() for state in self.states.values())
+
+
+def _point(rank: RankState, pointer: bytes, key: bytes) -> None:
+    if len(rank.pointers) < _POINTERS:
+        rank.pointers[pointer] = key
 
 
 def version_tuple(version: str) -> tuple[int, ...]:

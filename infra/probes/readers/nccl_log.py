@@ -31,7 +31,7 @@ from infra.probes.readers.nccl_phrases import (
     phrases,
 )
 from infra.probes.readers.nccl_prefix import line_time, strip_place
-from infra.probes.readers.nccl_scan import MESSAGE, Lines, Scan, Scanner
+from infra.probes.readers.nccl_scan import MESSAGE, Lines, Scan, Scanner, word
 from infra.probes.readers.nccl_state import NO_CHANNELS, ChannelLine, ThreadState, Told
 from infra.probes.readers.nccl_table import Repeats, Rows, text_rows
 from infra.probes.readers.nccl_threads import HEAD, Threads
@@ -48,7 +48,7 @@ _BARE = re.compile(
     rb"(?P<text>(?:Using network |NET/(?:OFI|IB|Socket|Plugin|gIB|FasTrak) ).*)$"
 )
 _IRRELEVANT, _SAID = Told(0), Told(1)
-_COMMUNICATOR = (b"comm 0x", b"ncclComm")
+_COMM, _NCCL_COMM, _SEVEN = np.uint64(word(b"comm 0x")), np.uint64(word(b"ncclComm")), np.uint64(word(b"\xff" * 7))
 _DECISIVE = (b"Using network ", b"Assigned NET plugin ", b"NET/OFI Selected provider", b"NET/OFI Selected Provider")
 # Before 2.6 no line names the network: that of the verbs devices is the one, where there are any.
 _NO_CHOICE = re.compile(r"2\.[0-5]\.")
@@ -110,16 +110,16 @@ class NcclLogReader:
 
         Lines written into one another need no care here: a sentence is found wherever it stands in a line.
         """
-        boring, choices, known, count = self.boring, self.choices, self.threads.known, 0
+        boring, choices, known, hear, count = self.boring, self.choices, self.threads.known, self.comms.read, 0
         learned, newly = dict[int, Told](), dict[bytes, Told]()
         if len(boring) >= _MEMO:
             boring.clear()
         rows, fresh = self._fresh(data, block, block.lines(block.telling), self.told)
-        for row, number, start, at, end in fresh:
+        for row, number, start, at, end, communicator in fresh:
             text = data[at + MESSAGE : end]
-            if text.startswith(_COMMUNICATOR) and data.startswith(b"NCCL INFO ", at):
-                thread = known[number] if number >= 0 else self._thread(data, number, start, at)
-                self._communicator(data, text, thread, start, at)
+            if communicator:
+                if not hear(text, known[number] if number >= 0 else self._thread(data, number, start, at)):
+                    self._warn(text[:4096], data[max(start, at - HEAD) : at])
                 count += 1
                 continue
             if text in choices and data.startswith(b"NCCL INFO ", at):
@@ -148,17 +148,13 @@ class NcclLogReader:
         kind = match.lastindex
         if kind == SENTENCE:
             return self._sentence(data, text, number, start, at)
-        if kind == COMMUNICATOR:
-            self._communicator(data, text, self._thread(data, number, start, at), start, at)
-        elif kind == WARNING:
+        if kind == WARNING or (
+            kind == COMMUNICATOR and not self.comms.read(text, self._thread(data, number, start, at))
+        ):
             self._warn(text[:4096], data[max(start, at - HEAD) : at])
-        else:
+        elif kind is None:
             self._other(data[at : at + 10] + text[:4096], data[max(start, at - HEAD) : at])
         return None
-
-    def _communicator(self, data: bytes, text: bytes, thread: ThreadState | None, start: int, at: int) -> None:
-        if not self.comms.read(text, thread):
-            self._warn(text[:4096], data[max(start, at - HEAD) : at])
 
     def _sentence(self, data: bytes, text: bytes, number: int, start: int, at: int) -> Told | None:
         phrase, said = self.sentences.get(text) or self._phrase(text)
@@ -203,8 +199,12 @@ class NcclLogReader:
 
     def _fresh(
         self, data: bytes, block: Scan, lines: Lines, again: Repeats[M]
-    ) -> tuple[Rows, Iterator[tuple[int, int, int, int, int]]]:
-        """Count what was said before. Of the other lines: row or -1 if it is none, thread or -1, start, place, end."""
+    ) -> tuple[Rows, Iterator[tuple[int, int, int, int, int, bool]]]:
+        """Count what was said before.
+
+        Of the other lines: row or -1 if it is none, thread or -1, start, place, end, and whether it tells of a
+        communicator.
+        """
         if again.full:
             self._settle()
         threads = self.threads.find(data, block, lines)
@@ -212,7 +212,10 @@ class NcclLogReader:
         able &= threads >= 0
         fresh = again.count(rows, able)
         start, at, end = lines.of(fresh)
-        columns = (np.where(able[fresh], fresh, -1), threads[fresh], start, at, np.minimum(end, at + LONGEST))
+        begin = rows[fresh, 0]
+        communicator = ((begin & _SEVEN == _COMM) | (begin == _NCCL_COMM)) & block.informing(at)
+        end = np.minimum(end, at + LONGEST)
+        columns = (np.where(able[fresh], fresh, -1), threads[fresh], start, at, end, communicator)
         return rows, zip(*(column.tolist() for column in columns), strict=True)
 
     def _thread(self, data: bytes, number: int, start: int, at: int) -> ThreadState | None:
@@ -224,7 +227,7 @@ class NcclLogReader:
 
     def _excerpt(self, data: bytes, block: Scan) -> None:
         """The first block: every line's rank and host count, and so do lines whose prefix somebody cut off."""
-        lines = block.lines(block.information)
+        lines = block.lines(block.informing(block.at))
         self._count(lines.at.size)
         strange = lines.of(self.threads.find(data, block, lines) < 0)
         for start, at in zip(strange.start.tolist(), strange.at.tolist(), strict=True):

@@ -59,12 +59,11 @@ class Scan:
     peers: int  # how many " via P2P/" there are
     far_peers: bool  # whether one of them is " via P2P/MNNVL"
 
-    @property
-    def information(self) -> NDArray[np.bool_]:
-        """Which of `at` go on with "INFO "."""
+    def informing(self, at: Places) -> NDArray[np.bool_]:
+        """Where an "NCCL " goes on with "INFO "."""
         words: Words = np.ndarray((self.buffer.size - 8,), "<u8", self.buffer, strides=(1,))
-        information: NDArray[np.bool_] = words[self.at + (BEFORE + 2)] == word(b"CL INFO ")
-        return information
+        informing: NDArray[np.bool_] = words[at + (BEFORE + 2)] == word(b"CL INFO ")
+        return informing
 
     def lines(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Lines:
         """The lines of some of `at`."""
