@@ -125,8 +125,7 @@ def train(
     """Training steps; `judge` knows the other side."""
 
     def answer(run: ProbeRun, setting: Setting) -> ProbeAnswer:
-        del setting
-        steps, versions = answer_steps(_reading_of(run))
+        steps, versions = answer_steps(_reading_of(run), setting)
         return ProbeAnswer(record=steps.to_dict(), verdicts=judge(steps), versions=versions)
 
     return session.take(probe, nodes, (compare.CHECK,), answer)

@@ -197,7 +197,7 @@ class _Baseline:
         """The newest whole run of the same image and command line, and why it cannot be compared, or ""."""
         found = self._newest("train-step", (like.image, like.arguments))
         reason = gate.incomparable(like, found[0] if found else None)
-        return (answer_steps(read(io.BytesIO(found[1])))[0] if found else None), reason
+        return (answer_steps(read(io.BytesIO(found[1])), _setting(found[0]))[0] if found else None), reason
 
     def clients(self) -> list[ClientIo] | None:
         """What each client of the old pool reached."""
@@ -251,9 +251,7 @@ def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[V
     checks = CHECKS.get(seen.probe, ())
     if probe is None:
         return unmeasured(checks or (seen.probe,), f"spec {spec.name} does not ask for probe {seen.probe}")
-    fabric = fabric_of(seen.machine_type)
-    gpus = seen.reading.get("gpus_per_node")
-    setting = Setting(nodes=seen.nodes, gpus=fabric.gpus if fabric else int(gpus or 0), fabric=fabric)
+    setting = _setting(seen)
     if seen.probe == "storage":
         sights, rest = split_lnet(raw)
         readings = {node: read(io.BytesIO(text)) for node, text in _outputs(seen, rest).items()}
@@ -275,8 +273,14 @@ def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[V
     source, reason = before.steps(seen)
     if reason:
         return unmeasured((compare.CHECK,), reason)
-    steps, _ = answer_steps(reading)
+    steps, _ = answer_steps(reading, setting)
     return (compare.judge(source, steps, limit=limit, confidence=spec.gate.confidence),)
+
+
+def _setting(seen: Evidence) -> Setting:
+    fabric = fabric_of(seen.machine_type)
+    gpus = seen.reading.get("gpus_per_node")
+    return Setting(nodes=seen.nodes, gpus=fabric.gpus if fabric else int(gpus or 0), fabric=fabric)
 
 
 def _probes(spec: Spec) -> tuple[Probe, ...]:

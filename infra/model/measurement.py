@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+# Of the start line: what makes a step of one run another's; without the first four it is not known what ran.
+WORKLOAD = ("preset", "parameters", "batch", "backend", "shape", "recompute", "torch")
 LARGEST = (1 << 63) - 1  # no tool counts further; arithmetic on more digits overflows or takes for ever
 
 
@@ -118,7 +120,9 @@ def steps_of(start: Mapping[str, Any], numbers: Sequence[int], seconds: Sequence
             "ranks": start.get("ranks"),
             "hosts": start.get("hosts"),
             "complete": complete and whole_run,
-            "workload": {key: start[key] for key in ("preset", "parameters", "shape", "batch") if key in start},
+            "workload": {key: start[key] for key in WORKLOAD if key in start}
+            if all(start.get(key) for key in WORKLOAD[:4])
+            else None,
         }
     )
 

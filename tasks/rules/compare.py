@@ -94,6 +94,7 @@ def judge(source: Steps | None, target: Steps | None, *, limit: float, confidenc
     statistic = f"ratio of median steps, target over source, {confidence:.0%} bootstrap interval"
     bound = f"at most {limit:g}"
     reason = "" if math.isfinite(limit) and limit > 0 else f"the limit {limit:g} is none"
+    reason = reason or ("" if 0 < confidence < 1 else f"the confidence {confidence:g} is none")
     reason = reason or _unusable("source", source) or _unusable("target", target)
     findings: tuple[Finding, ...] = ()
     if not reason and source is not None and target is not None:

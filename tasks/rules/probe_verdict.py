@@ -154,12 +154,12 @@ def _said_by_tests(reading: Reading) -> tuple[Verdict, ...]:
     )
 
 
-def answer_steps(reading: Reading) -> tuple[Steps, Mapping[str, str]]:
+def answer_steps(reading: Reading, setting: Setting) -> tuple[Steps, Mapping[str, str]]:
     """The training steps, to be compared by the caller who knows the other side."""
     payload = reading.payload or PayloadEvents()
     starts = payload.starts.get("train-step", ())
     start = starts[0] if len(starts) == 1 else {}
-    whole = ended(payload) and bad_end(reading) is None
+    whole = ended(payload) and bad_end(reading) is None and not _elsewhere(payload, setting)
     return steps_of(start, payload.steps_seen, payload.steps_seconds, complete=whole), versions_of(reading)
 
 
@@ -283,7 +283,7 @@ def _asked(probe: Probe, setting: Setting) -> bandwidth.Expected:
 
 def _elsewhere(payload: PayloadEvents, setting: Setting) -> str:
     """An output of other nodes says nothing of these, however good it is."""
-    for start in payload.starts.get("all-reduce", ()):
+    for start in (start for starts in payload.starts.values() for start in starts):
         nodes = start.get("nodes")
         if isinstance(nodes, list) and {str(n) for n in nodes} != set(setting.nodes):
             there, here = (and_more(sorted(map(str, names)), 3) for names in (nodes, setting.nodes))

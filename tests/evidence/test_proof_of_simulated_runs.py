@@ -178,7 +178,7 @@ def test_no_damage_turns_tcp_into_a_pass(data):
 def test_training_steps_of_both_pools_are_compared():
     slow, fast = (
         answer_steps(
-            read(io.BytesIO(b"\n".join(outputs(collective.train(run, collective.TrainArgs(steps=20, warmup=3))))))
+            read(io.BytesIO(b"\n".join(outputs(collective.train(run, collective.TrainArgs(steps=20, warmup=3)))))), at()
         )[0]
         for run in (world("socket", loss="no-device"), world())
     )

@@ -155,7 +155,7 @@ def dealt(seconds):
 
 
 def test_real_steps_are_comparable_with_another_run_and_not_with_themselves(step_output):
-    read_steps, versions = answer_steps(read(io.BytesIO(step_output)))
+    read_steps, versions = answer_steps(read(io.BytesIO(step_output)), SETTING)
     assert len(read_steps.seconds) == 12
     assert read_steps.complete
     assert versions["torch"]

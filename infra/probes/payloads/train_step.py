@@ -200,6 +200,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "shape": dataclasses.asdict(shape),
                 "batch": args.batch,
+                "recompute": not args.no_recompute,
                 "steps": args.steps,
                 "warmup": args.warmup,
             }

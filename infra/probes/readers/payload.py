@@ -10,8 +10,9 @@ from typing import Any
 from infra.model.reading import PayloadEvents
 from infra.probes.readers.figures import number, whole
 
-_LINE = re.compile(rb'\{"poolshift" ?: ?"[^\n]*')
+_START = re.compile(rb'\{"poolshift" ?: ?"')
 _DECODER = JSONDecoder()
+_OF = {"row": "all-reduce", "step": "train-step"}  # the program that prints such lines
 MAX_EVENTS = 100_000
 VERSION = 1  # of the lines
 
@@ -34,8 +35,10 @@ class PayloadReader:
         """Read one block."""
         if b"{" not in data or b'{"poolshift"' not in data:
             return
-        for match in _LINE.finditer(data):
-            self._event(match.group())
+        starts = [match.start() for match in _START.finditer(data)]
+        for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
+            end = data.find(b"\n", start, following)  # a line that lost its end has the next one behind it
+            self._event(data[start : following if end < 0 else end])
 
     def _event(self, text: bytes) -> None:
         self.seen += 1
@@ -48,7 +51,11 @@ class PayloadReader:
             self.broken += 1  # more than any payload prints: not ours, so not a measurement
             return
         payload, kind = str(event.get("poolshift")), event.get("event")
-        self.broken += self._out_of_place(payload, kind) or event.get("v", VERSION) != VERSION
+        self.broken += (
+            self._out_of_place(payload, kind)
+            or event.get("v", VERSION) != VERSION
+            or (kind == "start" and not _spread_as_told(event))
+        )
         if payload == "counters":
             self.counters.append(event)
         elif payload in {"device", "devices"}:
@@ -68,16 +75,27 @@ class PayloadReader:
 
     def _out_of_place(self, payload: str, kind: object) -> bool:
         """Rank 0 prints these, and in this order: what stands elsewhere is another run's."""
+        if payload != _OF.get(str(kind), payload):
+            return True
         if kind == "start":
             return payload in self.ends or bool(self.rows if payload == "all-reduce" else self.steps)
         return kind in {"row", "step"} and payload in self.ends
 
     def _step(self, event: Mapping[str, Any]) -> None:
         step, seconds = whole(event.get("step")), number(event.get("seconds"))
-        if step is None or seconds is None:
+        if step is None or seconds is None or self._otherwise(event, step):
             self.broken += 1
         else:
             self.steps.append((step, float(seconds)))
+
+    def _otherwise(self, event: Mapping[str, Any], step: int) -> bool:
+        """A step whose loss is no number computed nothing; one of other warm-up is of another run."""
+        if "loss" in event and number(event["loss"]) is None:
+            return True
+        announced = [whole(start.get("warmup")) for start in self.starts.get("train-step", ())]
+        return any(
+            warmup is not None and event.get("warmup", step < warmup) is not (step < warmup) for warmup in announced
+        )
 
     def reading(self) -> PayloadEvents | None:
         """What the payloads said, or None."""
@@ -94,3 +112,11 @@ class PayloadReader:
             errors=tuple(self.errors),
             broken=self.broken,
         )
+
+
+def _spread_as_told(start: Mapping[str, Any]) -> bool:
+    """Do its ranks, its count of hosts and the names of its nodes fit together, as far as it tells them?"""
+    nodes, hosts, ranks = start.get("nodes"), whole(start.get("hosts")), whole(start.get("ranks"))
+    if isinstance(nodes, list) and hosts is not None and len({str(node) for node in nodes}) != hosts:
+        return False
+    return not hosts or not ranks or ranks % hosts == 0
