@@ -49,6 +49,20 @@ STYLES: dict[str, Callable[[int, str], str]] = {
     ),
     "cloud-logging-json": lambda _rank, line: json.dumps({"insertId": "1", "textPayload": line + "\n"}),
 }
+# What an export of logs puts around them: of these, no table and no program's own JSON is read.
+EXPORTS: dict[str, Callable[[str], str]] = {
+    "pretty-json": lambda line: f'    "textPayload": {json.dumps(line + chr(10))},',
+    "pretty-json-last": lambda line: f'      "message": {json.dumps(line)}',
+    "json-array": lambda line: f"  {json.dumps(line)},",
+    "json-lines-of-arrays": lambda line: json.dumps([line]),
+    "nested-json": lambda line: json.dumps({"jsonPayload": {"message": line}, "severity": "INFO"}),
+    "csv": lambda line: f'2026-03-13T22:26:02Z,"pod-1","{line.replace(chr(34), chr(34) * 2)}",stdout',
+    "logfmt": lambda line: f"ts=2026-03-13T22:26:02Z level=info msg={json.dumps(line)} pod=a",
+    "fluent-bit": lambda line: f'[0] kube.var.log: [[1710368762.1, {{}}], {{"log"=>{json.dumps(line)}}}]',
+    "ansible": lambda line: f"        {json.dumps(line)},",
+    "tagged": lambda line: f"  {json.dumps('[1,3]<stdout>: ' + line)},",
+    "stamped": lambda line: f"  {json.dumps('[2026-03-13 22:26:02] ' + line)},",
+}
 
 
 def read(data: bytes) -> JudgeResult:
@@ -81,6 +95,16 @@ def plain() -> JudgeResult:
 def test_a_prefix_changes_nothing(style: str, plain: JudgeResult) -> None:
     """Ranks, hosts, channels and the proof are found behind every prefix."""
     assert same(read(write(JOB, STYLES[style])), plain)
+
+
+@pytest.mark.parametrize("style", EXPORTS)
+def test_quotes_around_every_line_change_nothing_of_what_nccl_says(style: str) -> None:
+    """Only the program's end is not in the log alone."""
+    log = write(Job(gpus=8, rounds=2, payload=False)).decode().splitlines()
+    bare, quoted = (read("".join(f"{put(line)}\n" for line in log).encode()) for put in (str, EXPORTS[style]))
+    assert bare.missing == ("the end of the run (no end line, so the log may be cut)",)
+    assert same(quoted, bare)
+    assert quoted.missing == bare.missing
 
 
 @pytest.mark.parametrize(

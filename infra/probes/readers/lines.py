@@ -1,7 +1,8 @@
 """From a byte stream to blocks of clean whole lines, whatever carried them.
 
 Handled here, once, for every reader: byte-order marks, UTF-16 (a PowerShell redirect), CR and CRLF, colour codes,
-gzip, bzip2 and xz, one JSON object per line around the text (docker, Cloud Logging, CloudWatch), lines without end.
+gzip, bzip2 and xz, one JSON object per line around the text (docker, Cloud Logging, CloudWatch), quotes around it (JSON
+over many lines, CSV, logfmt), lines without end.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _TEXT_KEYS = ("log", "message", "msg", "textPayload", "@message", "MESSAGE")
 _WRAPPED = tuple(f'"{key}":'.encode() for key in _TEXT_KEYS)
 _OBJECT = re.compile(rb'\{\s*"')
+# A whole quoted text that begins with NCCL's own beginning of a line, behind a launcher's tag or a time at most.
+_QUOTED = re.compile(
+    rb'"(?=[^"\\\n]{0,400}?NCCL )((?:[^"\\\n]{0,80}?[\s>:|\]])??[\w.\-]{1,253}:(?:\d+|[Xx*]+)(?::\d+)? \[\d+\] '
+    rb'(?:[^"\\\n]|\\.|"")*)"(?!\w)[^\n]*'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +187,12 @@ def _clean(data: bytes) -> bytes:
         data = _ANSI.sub(b"", data)
     if b"\xe2" in data and b"\xe2\x94\x82" in data:  # the frame that a terminal program draws around a log
         data = data.replace(b"\xe2\x94\x82", b" ")
-    if b"{" not in data:
+    if b'"' not in data:
         return data
     if any(key in data for key in _WRAPPED):
         data = b"\n".join(_unwrapped(line) for line in data.split(b"\n"))
-    return _opened(data)
+    data = _opened(data) if b"{" in data else data
+    return _unquoted(data) if b"NCCL " in data else data
 
 
 def _opened(data: bytes) -> bytes:
@@ -203,6 +210,27 @@ def _opened(data: bytes) -> bytes:
             parts.append(data[done:end])
         done = end
     return b"".join([*parts, data[done:]]) if parts else data
+
+
+def _unquoted(data: bytes) -> bytes:
+    """The quoted text alone of every line in which it is one of NCCL's: what stands around it names its source."""
+    parts, done = [], 0
+    for match in _QUOTED.finditer(data):
+        start = data.rfind(b"\n", done, match.start()) + 1 or done
+        if b'"poolshift"' in data[start : match.end()]:
+            continue
+        parts += [data[done:start], _unescaped(match[1])]
+        done = match.end()
+    return b"".join([*parts, data[done:]]) if parts else data
+
+
+def _unescaped(text: bytes) -> bytes:
+    """As JSON or logfmt escape it, else as CSV does."""
+    try:
+        said = orjson.loads(b'"' + text + b'"')
+    except orjson.JSONDecodeError:
+        return text.replace(b'""', b'"')
+    return str(said).rstrip("\n").encode("utf-8", errors="replace")
 
 
 def _said_within(line: bytes) -> bytes | None:
