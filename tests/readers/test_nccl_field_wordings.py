@@ -118,3 +118,32 @@ def test_warnings_of_newer_versions_and_of_gib_have_their_code_and_what_to_do(
     assert remedy_of(code) != remedy_of("never-heard-of")
     found = saying(f"[2026-03-01 10:00:00] node-2:1009:2109 [1] x.cc:1 NCCL WARN {text}")
     assert found.outcome is (Outcome.FAIL if fatal else Outcome.UNMEASURED)
+
+
+def test_nics_that_nccl_merged_are_listed_and_counted() -> None:
+    merged = "NET/IB : Using [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [1]={[2] mlx5_2:1/RoCE, [3] mlx5_3:1/RoCE} [RO]; OOB eth0:1<0>"
+    found = read(f"{INFO}{merged}\n{INFO}Using network IB\n")
+    assert found.fields["hcas"] == [f"mlx5_{n}:1/RoCE" for n in range(4)]
+    assert found.fields["transport"] == "roce"
+    few = judge(from_text(f"{INFO}{merged}\n{INFO}Using network gIB\n"), machine_type="a3-ultragpu-8g")
+    assert (few.verdict, few.fields["cause"]) == ("degraded", "fewer-nics")
+
+
+def test_the_plugin_for_amds_gpus_tells_its_version() -> None:
+    assert read(INFO + "NET/OFI Using aws-ofi-rccl 1.4.0\n").fields["plugin_version"] == "1.4.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "NET/OFI Unable to register memory (type = 2) for device 5. RC: -22, Error: Invalid argument",
+            "ofi-call-failed",
+        ),
+        ("NET/OFI Could not set FI_OPT_MAX_MSG_SIZE. RC: -22, ERROR: Invalid argument", "ofi-call-failed"),
+        ("NET/OFI Couldn't find any optimal provider. RC: -61, ERROR: No data available", "no-efa-device"),
+    ],
+)
+def test_a_call_of_libfabric_that_failed_says_so_by_its_return_code(text: str, code: str) -> None:
+    warning = classify(text)
+    assert (warning.code, warning.fatal) == (code, code == "ofi-call-failed")

@@ -66,13 +66,13 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
         ),
         _p(
             "hcas",
-            rb"NET/\w+(?: ?:)? Using (?P<list>\[\d+\]\S+?:\d+/(?:IB|RoCE|Ethernet|InfiniBand).*)$",
+            rb"NET/\w+(?: ?:)? Using (?P<list>\[\d+\](?:=\{\[\d+\] )?\S+?:\d+/(?:IB|RoCE|Ethernet|InfiniBand).*)$",
         ),
         _p("socket", rb"NET/Socket ?: Using (?P<list>\[\d+\].*)$"),
         _p("fastsocket-started", rb"NET/FastSocket ?: Using \[\d+\]"),
         _p("no-ib-device", rb"NET/IB ?: No (?:IB )?device found"),
         _p("gdr-hca", rb"NET/[\w ]+ ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA(?: (?P<device>\d{1,9})\b)?"),
-        _p("ofi-version", rb"NET/OFI (?:Initializing|Using) aws-ofi-nccl (?P<name>\S+)$"),
+        _p("ofi-version", rb"NET/OFI (?:Initializing|Using) aws-ofi-[nr]ccl (?P<name>\S+)$"),
         _p("libfabric-version", rb"NET/OFI Using Libfabric version (?P<name>[\w.\-]+)$"),
         _p("protocol", rb"NET/OFI Using transport protocol (?P<name>[A-Z]+)"),
         _p("platform", rb"NET/OFI Running on (?P<name>[\w.\-]+) platform"),
@@ -135,7 +135,8 @@ _ONCE = {
 # Of these one job has one: an image holds one NCCL and one plugin, and a pool one machine type.
 _OF_THE_JOB = frozenset({"version", "ofi-version", "libfabric-version", "platform"})
 _COLL = (_p("coll", rb"(?P<name>\d+) coll channels"),)
-_DEVICE = re.compile(rb"\[\d+\](?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")
+# Of a device that NCCL made by merging NICs, the NICs: [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}.
+_DEVICE = re.compile(rb"\[\d+\] ?(?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")
 _INTERFACE = re.compile(rb"\[\d+\](?P<name>[\w.\-@]+):\S")
 _LAYER = {b"IB": "IB", b"InfiniBand": "IB", b"RoCE": "RoCE", b"Ethernet": "RoCE"}
 # Environment lines are kept only for what bears on the transport; any other value may be a secret.

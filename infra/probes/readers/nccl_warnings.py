@@ -80,6 +80,7 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
             "no-efa-device",
             False,
         ),
+        (r"NET/OFI .*\bRC: -?\d", "ofi-call-failed", True),
         (r"GDR disabled on GDR-supported instance type", "gdr-disabled-on-instance", False),
         (r"Failed to open libibverbs", "no-verbs-library", False),
         (r"^libibverbs: Warning: (?:couldn't open config dir|no userspace device)", "no-verbs-driver", False),
