@@ -16,15 +16,15 @@ from infra.fabrics import Fabric, fabric_of, load
 from infra.model.reading import Kind, NcclLog, PayloadEvents, Reading
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.readers.detect import read
+from tasks.rules.beside import answers_beside
 from tasks.rules.machine import judge_machine
 from tasks.rules.nearest import nearest
 from tasks.rules.payload_verdict import answer_devices, answer_steps, answer_sweep, ended
 from tasks.rules.reading_figures import judge_figures
-from tasks.rules.reading_verdict import Answer, answer_log, bad_end
+from tasks.rules.reading_verdict import Answer, answer_log
 from tasks.rules.tests_verdict import answer_tests
 from tasks.rules.tool_verdict import answer_tool
 from tasks.rules.transport_proof import Expected, Proof, prove
-from tasks.rules.wording import plural
 
 _LEVELS = (Level.BLOCK, Level.WARN, Level.INFO)
 _ARCHIVES = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
@@ -36,6 +36,7 @@ _WHOLE = {
     Kind.NCCL_TESTS: "Give all that one run of nccl-tests printed, from its first line to its average, and name "
     "--machine and --nodes",
 }
+_DEFECT = {"failed", "efa-unavailable", "stalled", "degraded"}
 _ORDER = ("failed", "efa-unavailable", "stalled", "degraded", "invalid", "suspicious", "undetermined", "not-applicable")
 
 
@@ -134,8 +135,8 @@ def _of_damaged(found: JudgeResult, damage: str) -> JudgeResult:
 
 def _judged(reading: Reading, fabric: Fabric | None, nodes: int | None) -> JudgeResult:
     if reading.tool is not None:
-        answer = answer_tool(reading.tool, fabric=fabric)
-        return _result(reading.kind, [answer, *_beside(reading)], [], _tool_outcome(answer, reading))
+        answers = [answer_tool(reading.tool, fabric=fabric), *answers_beside(reading, fabric)]
+        return _result(reading.kind, answers, [], _tool_outcome({a.verdict for a in answers}))
     if reading.kind is Kind.UNKNOWN:
         return JudgeResult(
             kind=Kind.UNKNOWN,
@@ -145,7 +146,7 @@ def _judged(reading: Reading, fabric: Fabric | None, nodes: int | None) -> Judge
             findings=_unknown(reading),
             missing=("an output that any reader knows",),
         )
-    answers: list[Answer] = []
+    answers = []
     verdicts: list[Verdict] = []
     proof: Proof | None = None
     if reading.nccl is not None:
@@ -157,7 +158,7 @@ def _judged(reading: Reading, fabric: Fabric | None, nodes: int | None) -> Judge
             proof = None  # it was not asked for, so nothing of it is missing
     figures = judge_figures(reading, fabric, nodes)
     answers += [_settled(answer, figures) for answer in _answers(reading)]
-    answers += _beside(reading)
+    answers += answers_beside(reading, fabric)
     verdicts += figures
     if fabric is not None and verdicts and all(v.outcome is Outcome.PASS for v in verdicts):
         verdicts.append(judge_machine(reading, fabric))  # who hands over a file says himself what it is from
@@ -191,23 +192,6 @@ def _answers(reading: Reading) -> list[Answer]:
 
 
 _OF_PAYLOAD = {Kind.TRAIN_STEP: answer_steps, Kind.DEVICES: answer_devices, Kind.ALL_REDUCE: answer_sweep}
-
-
-def _beside(reading: Reading) -> list[Answer]:
-    """What stands in the output besides that which gave it its kind: a bad end, and reports that are not judged."""
-    found: list[Answer] = []
-    if said := bad_end(reading):
-        found.append(Answer(verdict="failed" if said.level is Level.BLOCK else "suspicious", findings=(said,)))
-    if reading.payload is not None and reading.payload.devices and reading.kind is not Kind.DEVICES:
-        said = Finding(
-            level=Level.WARN,
-            code="not-judged",
-            object=plural(len(reading.payload.devices), "device report"),
-            observed=f"stands in the same output as {reading.kind.value}",
-            remedy="Give the device reports alone",
-        )
-        found.append(Answer(findings=(said,)))
-    return found
 
 
 def _settled(answer: Answer, figures: list[Verdict]) -> Answer:
@@ -253,12 +237,10 @@ def _says_something(proof: Proof) -> bool:
     return proof.transport.evidence != "none" or proof.transport.fatal or bool(proof.transport.nranks)
 
 
-def _tool_outcome(answer: Answer, reading: Reading) -> Outcome:
-    if end := bad_end(reading):
-        return Outcome.FAIL if end.level is Level.BLOCK else Outcome.UNMEASURED
-    if answer.verdict in {"failed", "degraded", "efa-unavailable", "stalled"}:
+def _tool_outcome(words: set[str]) -> Outcome:
+    if words & _DEFECT:
         return Outcome.FAIL
-    return Outcome.PASS if answer.verdict == "pass" else Outcome.UNMEASURED
+    return Outcome.PASS if words == {"pass"} else Outcome.UNMEASURED
 
 
 def _result(
@@ -292,9 +274,7 @@ def _result(
 
 
 def _outcome(words: list[str], verdicts: list[Verdict], findings: tuple[Finding, ...]) -> Outcome:
-    if set(words) & {"failed", "degraded", "efa-unavailable", "stalled"}:
-        return Outcome.FAIL
-    if any(f.level is Level.BLOCK for f in findings):
+    if set(words) & _DEFECT or any(f.level is Level.BLOCK for f in findings):
         return Outcome.FAIL
     found = worst(v.outcome for v in verdicts)
     blocked = set(words) & {"invalid", "suspicious", "not-applicable", "undetermined"}

@@ -363,6 +363,7 @@ class ToolReading:
 class Reading:
     """Everything found in one output. `ended_badly`: what says that a program in it did not end well.
 
+    `beside` are the small tools' outputs that stand in it besides what gave it its kind.
     `damage`: how the packed file is broken that it comes from, so that anything may be missing; "" where it is whole.
     """
 
@@ -371,6 +372,7 @@ class Reading:
     tests: NcclTests | None = None
     payload: PayloadEvents | None = None
     tool: ToolReading | None = None
+    beside: tuple[ToolReading, ...] = ()
     ended_badly: tuple[str, ...] = ()
     bytes: int = 0
     damage: str = ""

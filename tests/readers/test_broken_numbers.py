@@ -15,7 +15,7 @@ from infra.model.verdict import Outcome
 from infra.probes.readers.figures import json_objects, number, whole
 from infra.probes.readers.lines import from_text
 from infra.probes.readers.payload import PayloadReader
-from infra.probes.readers.tools import first_reading, not_readable, read_tool
+from infra.probes.readers.tools import not_readable, read_tools, readings_of
 from tasks.judge import judge
 from tasks.rules.tool_verdict import answer_tool
 
@@ -52,8 +52,7 @@ def damaged(text: str) -> Iterator[str]:
 def test_a_broken_number_breaks_no_reader(name: str) -> None:
     """Nor does any figure become infinite: what was read is valid JSON."""
     for text in damaged(TEXTS[name]):
-        reading = read_tool(text)
-        if reading is not None:
+        for reading in read_tools(text):
             assert reading.cause != "not-readable", (text[:300], reading.figures)
             json.dumps(dict(reading.figures), allow_nan=False)
 
@@ -62,8 +61,9 @@ def test_a_broken_number_breaks_no_reader(name: str) -> None:
 def test_json_nested_without_end_is_not_whole(name: str) -> None:
     text = TEXTS[name]
     for at in [match.end() for match in re.finditer(r'": ', text)]:
-        reading = read_tool(text[:at] + DEEP)
-        assert reading is None or (reading.cause != "not-readable" and reading.complete is not True)
+        for reading in read_tools(text[:at] + DEEP):
+            assert reading.cause != "not-readable"
+            assert reading.complete is not True
 
 
 def test_payload_lines_that_are_no_payloads_count_as_broken() -> None:
@@ -83,12 +83,10 @@ def test_payload_lines_that_are_no_payloads_count_as_broken() -> None:
 
 
 def test_an_output_that_breaks_its_reader_is_unmeasured_and_says_so() -> None:
-    """The readers behind it are not asked: the text was recognised."""
-
     def read_breaking(text: str) -> ToolReading | None:
         raise IndexError(text)
 
-    reading = first_reading("a text", (read_breaking, lambda _: pytest.fail("asked")))
+    (reading,) = readings_of("a text", (read_breaking, lambda _: None))
     assert reading == not_readable("breaking", IndexError("a text"))
     answer = answer_tool(reading)
     assert answer.verdict == "undetermined"

@@ -13,20 +13,37 @@ from infra.probes.readers.nccl_origin import OriginReader
 from infra.probes.readers.nccl_tests import NcclTestsReader
 from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
 from infra.probes.readers.payload import PayloadReader
-from infra.probes.readers.tools import not_readable, read_tool
+from infra.probes.readers.tools import not_readable, read_tools
 
 SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing is kept
+
+
+class _Kept:
+    """Text that small tools may have written, until it is too large for one of them."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] | None = []
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.size > SMALL:
+            self.parts = None
+        elif self.parts is not None:
+            self.parts.append(data)
+
+    def text(self) -> str:
+        return b"".join(self.parts or ()).decode("utf-8", "replace")
 
 
 def read(stream: BinaryIO) -> Reading:
     """Read whatever it is. An output that nobody knows gives kind `unknown`, never an exception."""
     log, tests, payload, ends = NcclLogReader(), NcclTestsReader(), PayloadReader(), EndsReader()
-    origin = OriginReader()
-    kept: list[bytes] | None = []
-    size, damage, torn = 0, "", False
+    origin, whole, others = OriginReader(), _Kept(), _Kept()
+    damage, torn = "", False
     for block in blocks(stream):
         damage, torn = block.damage, torn or block.torn
-        size += len(block.data)
+        whole.add(block.data)
         try:
             foreign = log.feed(block.data, torn=block.torn)
             tests.feed(block.data, foreign)
@@ -34,69 +51,56 @@ def read(stream: BinaryIO) -> Reading:
             payload.feed(block.data)
             origin.feed(block.data)
         except Exception as error:  # noqa: BLE001 - no part of what broke its reader counts, and the answer says so
-            return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size, head=block.data[:4096])
-        if kept is not None:
-            kept.append(block.data)
-            if size > SMALL:
-                kept = None
+            return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=whole.size)
+        others.add(foreign)
     try:
         said = log.reading()
         found, events = tests.reading(), payload.reading()
     except Exception as error:  # noqa: BLE001 - as above
-        return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=size)
+        return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=whole.size)
     nccl: NcclLog | None = replace(said, origin=origin.reading()) if said.lines else None
+    text, alone = whole.text(), found is None and events is None
+    documents = read_nccl_tests_json(text) is not None
+    certain = log.prefixed > 0 or sum(said.net_channels.values()) > 0
+    # Lines that only look like NCCL's are a tool's, and those in a document tell of a run.
+    tools = _of_tools(text if documents or not certain else others.text(), torn=torn)
+    if alone and tools and (not certain or (documents and text.lstrip().startswith("{"))):
+        nccl = None
+    listed = tuple(test for tool in tools if tool.tests is not None for test in tool.tests.tests)
+    if listed:
+        found = NcclTests(tests=(found.tests if found else ()) + listed)
+    tools = [tool for tool in tools if tool.tests is None]
     kind = _kind(nccl, found, events)
-    tool: ToolReading | None = None
-    if kept is not None and kind in {Kind.UNKNOWN, Kind.NCCL_LOG}:
-        text = b"".join(kept).decode("utf-8", "replace")
-        # A document that tells of NCCL's errors is no log, though it is all that the log's reader understood of it.
-        tool = read_nccl_tests_json(text) if text.lstrip().startswith("{") else None
-        if tool is None:
-            tool = _of_tool(text, log.prefixed + (sum(nccl.net_channels.values()) if nccl else 0), torn=torn)
-        if tool is not None:
-            nccl, kind = None, tool.kind
-    if tool is not None and tool.tests is not None:
-        found, tool = tool.tests, None
-    elif tool is None and kept is not None and kind not in {Kind.UNKNOWN, Kind.NCCL_LOG}:
-        found = _with_documents(found, b"".join(kept))
+    main = tools.pop(0) if kind is Kind.UNKNOWN and tools else None
     return Reading(
-        kind=kind,
+        kind=main.kind if main else kind,
         nccl=nccl,
         tests=found,
         payload=events,
-        tool=tool,
+        tool=main,
+        beside=tuple(tools),
         ended_badly=tuple(ends.found),
-        bytes=size,
+        bytes=whole.size,
         damage=damage,
-        head=kept[0][:4096] if kind is Kind.UNKNOWN and kept else b"",
+        head=whole.parts[0][:4096] if kind is Kind.UNKNOWN and main is None and whole.parts else b"",
     )
 
 
-def _of_tool(text: str, nccl_lines: int, *, torn: bool) -> ToolReading | None:
-    """A small tool's reading. Of a list whose last line has no end, that line says nothing, and more may have followed.
+def _of_tools(text: str, *, torn: bool) -> list[ToolReading]:
+    """Small tools' readings. A list's last line without an end says nothing, and more may have followed."""
+    found = list(read_tools(text))
+    if not torn or not any(reading.kind is Kind.FABRIC for reading in found):
+        return found
+    lines = {reading.tool: reading for reading in read_tools(text[: text.rfind("\n") + 1])}
+    return [_torn(reading, lines.get(reading.tool)) if reading.kind is Kind.FABRIC else reading for reading in found]
 
-    What the whole lines show to be broken stays broken.
-    """
-    reading = read_tool(text, nccl_lines=nccl_lines)
-    if reading is None or not torn or reading.kind is not Kind.FABRIC:
-        return reading
-    lines = read_tool(text[: text.rfind("\n") + 1], nccl_lines=nccl_lines)
-    before = lines if lines is not None and lines.tool == reading.tool else None
+
+def _torn(reading: ToolReading, before: ToolReading | None) -> ToolReading:
+    """What the whole lines (`before`) show to be broken stays broken; whatever else they show is not all."""
     if before is not None and before.healthy is False:
         return replace(before, complete=False, figures={**before.figures, "torn": True})
     kept = before or reading
     return replace(kept, complete=False, healthy=None, cause=None, figures={**kept.figures, "torn": True})
-
-
-def _with_documents(found: NcclTests | None, data: bytes) -> NcclTests | None:
-    """The tables of a text, and nccl-tests' JSON documents that stand in the same output."""
-    if b'"results"' not in data:
-        return found
-    start = data.rfind(b"\n{", 0, data.index(b'"results"')) + 1
-    beside = read_nccl_tests_json(data[start:].decode("utf-8", "replace"))
-    if beside is None or beside.tests is None:
-        return found
-    return NcclTests(tests=(found.tests if found else ()) + beside.tests.tests)
 
 
 def _kind(nccl: NcclLog | None, tests: NcclTests | None, payload: PayloadEvents | None) -> Kind:

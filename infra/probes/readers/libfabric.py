@@ -18,6 +18,7 @@ _MISSING = re.compile(r"fi_(?:info|pingpong): (?:command )?not found|executable 
 _PINGPONG = re.compile(r"^[^\S\n]*bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
 _PINGPONG_PROVIDER = re.compile(
     r"(?:\bprov_name:\s*|\bfi_\w+\b.*?\s-p\s*|\bprovider\s*[:=]\s*|FI_PROVIDER=)[\"']?([\w;]+)"
+    r"(?![\w;]|\s*\n\s*fabric:)"  # of a list that fi_info printed
 )
 _PINGPONG_ERROR = re.compile(r"^\[error\] .*pingpong\.c:\d+\s*: (.+)$|^bind\(\): .*pingpong\.c.*$", re.M)
 _NOT_RDMA = {"tcp", "sockets", "udp", "shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
@@ -41,7 +42,7 @@ def read_fi_info(text: str) -> ToolReading | None:
     of_efa = [e for e in entries if e["provider"] == "efa"]
     # A device has a domain for each type of endpoint (rdmap86s0-rdm, rdmap86s0-dgrm): the reliable one counts it.
     efa = sorted({e["domain"] for e in of_efa if e.get("type") == _RELIABLE})
-    whole = error is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in shown)
+    whole = error is None and missing is None and all({"fabric", "domain", "type", "protocol"} <= set(e) for e in shown)
     # What EFA's provider lists runs over EFA: with another fabric or protocol beside it, a line is of another entry.
     whole = whole and all(
         e["fabric"].lower().startswith("efa") and e["protocol"].startswith("FI_PROTO_EFA")

@@ -32,7 +32,8 @@ def _documents(text: str) -> Iterator[tuple[Mapping[str, Any], bool]]:
     """Every document with whether it is whole. The last one is not when text follows that is no document."""
     decoder = json.JSONDecoder(object_pairs_hook=_once)
     found: list[Mapping[str, Any]] = []
-    at = text.index("{")
+    # The first one begins a line, where other text goes before it.
+    at = text.find("{", text.rfind("\n{", 0, text.index('"results"')) + 1)
     while at >= 0 and len(found) < MAX_DOCUMENTS:
         try:
             document, at = decoder.raw_decode(text, at)

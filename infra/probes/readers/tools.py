@@ -1,4 +1,4 @@
-"""The small tools: which one wrote a text, asked in a fixed order, and its reading."""
+"""The small tools: which of them wrote a text, asked in a fixed order, and their readings."""
 
 from __future__ import annotations
 
@@ -43,35 +43,36 @@ _READERS: tuple[Reader, ...] = (
 )
 
 
-def read_tool(text: str, *, nccl_lines: int = 0) -> ToolReading | None:
-    """The first reader that knows the text. NCCL's own lines, where there are any, make it an NCCL log instead."""
-    if nccl_lines:
-        return None
+def read_tools(text: str) -> tuple[ToolReading, ...]:
+    """What every tool printed of which this text has an output, the one with the sharpest signature first."""
     # Readers look for words behind any white space. No tool prints this much of it, and it would take them for ever.
     carried = unpacked(_MANY_LINES.sub("\n\n\n", _MANY_BLANKS.sub(" ", text)))
-    reading = first_reading(carried.text, _READERS)
-    alone = len(carried.senders) < 2 and not any(first_reading(part, _READERS) for part in carried.beside)
-    if reading is None or alone:
-        return reading
+    found = readings_of(carried.text, _READERS)
+    if len(carried.senders) < 2 and not any(readings_of(part, _READERS) for part in carried.beside):
+        return found
     # Several senders are several outputs: what all of them say together, none of them says.
-    return replace(
-        reading,
-        figures={**reading.figures, "senders": list(carried.senders) or ["text without a mark"]},
-        complete=False,
-        healthy=False if reading.healthy is False else None,
+    senders = list(carried.senders) or ["text without a mark"]
+    return tuple(
+        replace(
+            reading,
+            figures={**reading.figures, "senders": senders},
+            complete=False,
+            healthy=False if reading.healthy is False else None,
+        )
+        for reading in found
     )
 
 
-def first_reading(text: str, readers: Sequence[Reader]) -> ToolReading | None:
-    """The answer of the first of `readers` that has one. One that breaks has recognised the text: it counts, too."""
+def readings_of(text: str, readers: Sequence[Reader]) -> tuple[ToolReading, ...]:
+    """The answers of those `readers` that have one. One that breaks has recognised the text: it counts, too."""
+    found: list[ToolReading] = []
     for reader in readers:
         try:
             reading = reader(text)
         except Exception as error:  # noqa: BLE001 - whatever broke the reader, the output is unmeasured, and says so
-            return not_readable(reader.__name__.removeprefix("read_").replace("_", "-"), error)
-        if reading is not None:
-            return reading
-    return None
+            reading = not_readable(reader.__name__.removeprefix("read_").replace("_", "-"), error)
+        found += [reading] if reading is not None else []
+    return tuple(found)
 
 
 def not_readable(tool: str, error: Exception) -> ToolReading:
