@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
 from infra import fabrics
-from infra.clock import parse_time, rfc3339
-from infra.errors import BadFile, NotFound, PoolshiftError, Unmeasured
-from infra.kube import api, dump, plugins
+from infra.clock import rfc3339
+from infra.errors import NotFound, PoolshiftError
+from infra.kube import api, plugins
 from infra.model.cluster import EMPTY, Node
 from infra.model.plugins import PluginView
 from infra.model.pools import MACHINE_LABEL, POOL_LABELS, Pool, PoolState, in_pool, pool_names
 from infra.model.reading import Kind
 from infra.model.spec import Cluster
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
-from tasks import judge, ledgers, readiness
+from tasks import audit_files, judge, ledgers, readiness
 from tasks.rules import audit as rules
 from tasks.rules import readiness as readiness_rules
 from tasks.rules.audit import Component
 from tasks.rules.nearest import nearest
 from tasks.rules.wording import plural
-
-_DUMP = "kubectl get nodes,daemonsets,pods,events -A -o json > dump.json, then: poolshift audit -f dump.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +85,7 @@ class Audit:
         untold = [v.reason for v in self.verdicts if v.outcome is Outcome.UNMEASURED and not v.findings]
         why = [*self.notes, *dict.fromkeys(untold)]
         if untold:
-            why.append(f"next: {_DUMP}")
+            why.append(f"next: {audit_files.DUMP}")
         return "\n".join([first, *(f"  {line}" for line in why)])
 
     def to_json(self) -> dict[str, Any]:
@@ -110,19 +108,14 @@ class Audit:
         }
 
 
-def of_file(path: str, pools: Sequence[str] = ()) -> Audit:
-    """Audit a kubectl dump, or a device plugin's own log. Raises Unmeasured for a text that is neither."""
-    data = _bytes(path)
-    if data.lstrip()[:1] in (b"{", b"[") or b"apiVersion:" in data[:4096]:
-        return of_objects(dump.parse(data, path), pools, command=f"poolshift audit -f {path}")
-    found = judge.judge(io.BytesIO(data))
+def of_files(paths: Sequence[str], pools: Sequence[str] = ()) -> Audit:
+    """Audit kubectl dumps as one, or a device plugin's own log. Raises Unmeasured for a text that is neither."""
+    found_objects = audit_files.objects(paths)
+    if found_objects is not None:
+        return of_objects(found_objects, pools, command=f"poolshift audit -f {' -f '.join(paths)}")
+    found = judge.judge(io.BytesIO(audit_files.content(paths[0])))
     if found.kind is not Kind.K8S or pools:  # a log names no pool
-        raise Unmeasured(
-            f"file {path}",
-            "is neither a list of Kubernetes objects nor a device plugin's log",
-            expected="what kubectl get -o json prints, or a device plugin's own log",
-            remedy=_DUMP,
-        )
+        raise audit_files.no_objects(paths[0])
     reading = {**found.fields}
     healthy = reading.get("healthy")
     outcome = Outcome.UNMEASURED if healthy is None else Outcome.PASS if healthy else Outcome.FAIL
@@ -149,11 +142,7 @@ def of_objects(
         NotFound: no node belongs to one of `pools`.
 
     """
-    kinds: dict[str, list[Mapping[str, Any]]] = {}
-    for obj in objects:
-        metadata = obj.get("metadata")
-        if isinstance(metadata, Mapping) and metadata.get("name"):  # an object without a name is a rest of one
-            kinds.setdefault(str(obj.get("kind")), []).append(obj)
+    kinds, doubts = audit_files.by_kind(objects)
     pods = [p for p in kinds.get("Pod", ()) if plugins.is_component(p)]
     if not pods and not kinds.keys() & {"Node", "DaemonSet"}:
         pods = kinds.get("Pod", [])
@@ -161,16 +150,27 @@ def of_objects(
     if pools:  # a DaemonSet's own counts are of all nodes: these pools' verdicts say what it lacks on theirs
         theirs = {node["metadata"]["name"] for node in nodes}
         pods = [p for p in pods if (p.get("spec") or {}).get("nodeName") in theirs]
-    view = plugins.from_objects(
-        nodes,
-        kinds.get("DaemonSet", ()),
-        pods,
-        taken=_newest(kinds),
-        slices=kinds.get("ResourceSlice"),
-        csi=kinds.get("CSINode"),
-    )
-    found = rules.components(view.nodes, () if pools else view.daemonsets, view.pods, kinds.get("Event", ()))
+    try:
+        view = plugins.from_objects(
+            nodes,
+            kinds.get("DaemonSet", ()),
+            pods,
+            taken=audit_files.newest(kinds),
+            slices=kinds.get("ResourceSlice"),
+            csi=kinds.get("CSINode"),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as cause:
+        raise audit_files.first_odd(kinds, cause) from cause
     verdicts, notes = _pools(view, missing=[kind for kind in ("DaemonSet", "Pod") if kind not in kinds])
+    missed = {f.object for v in verdicts for f in v.findings}
+    found = rules.components(
+        view.nodes,
+        () if pools else view.daemonsets,
+        view.pods,
+        kinds.get("Event", ()),
+        missed=missed if verdicts else None,
+    )
+    notes = (*notes, *doubts)
     if not verdicts:
         notes = (*notes, "no node of a known machine type: whether the plugins cover every node cannot be told")
     return Audit(components=tuple(found), verdicts=verdicts, notes=notes)
@@ -225,14 +225,20 @@ def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verd
     `missing`: kinds that a dump does not hold, of which therefore nothing can be said to be absent.
     """
     pools: dict[tuple[str, str, str], list[Node]] = {}
-    strange: dict[str, int] = {}
+    others: list[tuple[str, Node]] = []
     for node in view.nodes:
         machine = node.labels.get(MACHINE_LABEL, "")
         label = next((name for name in POOL_LABELS if name in node.labels), "")
         if _is_known(node.labels):
             pools.setdefault((label, node.labels[label], machine), []).append(node)
-        elif any(rules.DEVICE_RESOURCE.match(r) for r in {*node.capacity, *node.allocatable}):
-            strange[machine or "(no type)"] = strange.get(machine or "(no type)", 0) + 1
+        else:
+            others.append((label, node))
+    mixed = {(label, name) for label, name, _ in pools if label != MACHINE_LABEL}
+    strange = Counter(
+        node.labels.get(MACHINE_LABEL) or "(no type)"
+        for label, node in others
+        if rules.is_accelerated(node) or (label, node.labels.get(label, "")) in mixed
+    )
     verdicts = []
     for (label, name, machine), nodes in pools.items():
         expected = readiness.expectation(_pool(label, name, machine, len(nodes)))
@@ -269,24 +275,6 @@ def _remember(verdict: Verdict, *, simulated: bool) -> Verdict:
     return replace(verdict, findings=findings) if since else verdict
 
 
-def _newest(kinds: Mapping[str, Iterable[Mapping[str, Any]]]) -> datetime:
-    """About when a dump was taken: its newest heartbeat or event, which ages are told from; else 1970."""
-    moments = [
-        condition.get("lastHeartbeatTime")
-        for node in kinds.get("Node", ())
-        for condition in (node.get("status") or {}).get("conditions") or ()
-    ]
-    moments += [event.get("lastTimestamp") for event in kinds.get("Event", ())]
-    return max((t for t in map(_time, moments) if t is not None), default=datetime.fromtimestamp(0, UTC))
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        return parse_time(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
 def _pool(label: str, name: str, machine: str, count: int) -> Pool:
     return Pool(
         kind="external",
@@ -319,16 +307,3 @@ def _component(component: Component, now: datetime | None) -> dict[str, Any]:
         **dict(component.facts),
     }
     return {key: value for key, value in facts.items() if value is not None or key in ("healthy", "reason", "cause")}
-
-
-def _bytes(path: str) -> bytes:
-    import sys
-
-    if path == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(path).read_bytes()
-    except OSError as cause:
-        raise BadFile(
-            f"file {path}", f"cannot be read: {cause.strerror or cause}", expected="a readable file", remedy=_DUMP
-        ) from cause

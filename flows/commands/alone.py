@@ -51,7 +51,10 @@ def judge(
 
 
 def audit(
-    file: Annotated[str | None, typer.Option("-f", help="Objects as kubectl get -o json prints them, or a log")] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option("-f", help="Objects as kubectl get -o json prints them, or a log; dumps may be several"),
+    ] = None,
     pool: Annotated[list[str] | None, typer.Option(help="Only nodes of this pool; may be given more than once")] = None,
     kubeconfig: LiveKubeconfig = None,
     context: LiveContext = None,
@@ -62,7 +65,7 @@ def audit(
     from tasks import audit as auditing
 
     pools = tuple(pool or ())
-    found = auditing.of_file(file, pools) if file else auditing.of_cluster(cluster_of(kubeconfig, context), pools)
+    found = auditing.of_files(file, pools) if file else auditing.of_cluster(cluster_of(kubeconfig, context), pools)
     present.audit(found, as_json=as_json)
     return int(found.exit_code)
 

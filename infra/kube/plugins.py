@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from infra.errors import Forbidden, NotFound
-from infra.kube import wire
+from infra.kube import device_slices, wire
 from infra.kube.api import Kube
-from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, PluginPod, PluginView
+from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, PluginPod, PluginView, stem
 
 Wire = Mapping[str, Any]
 # Where clouds, NVIDIA's operators and SR-IOV's keep what makes a node's devices show.
@@ -35,7 +35,7 @@ def survey(kube: Kube, nodes: Sequence[Wire]) -> PluginView:
         sets,
         pods,
         taken=kube.clock.now(),
-        slices=_optional(kube, "/apis/resource.k8s.io/v1/resourceslices"),
+        slices=_slices(kube),
         csi=[
             raw for raw in _optional(kube, "/apis/storage.k8s.io/v1/csinodes") or () if raw["metadata"]["name"] in names
         ],
@@ -74,8 +74,8 @@ def from_objects(
         taken=taken,
         nodes=tuple(wire.node(raw) for raw in nodes),
         daemonsets=tuple(daemonset(raw) for raw in daemonsets),
-        pods=tuple(plugin_pod(raw) for raw in pods),
-        slices=_devices(slices) if slices is not None else None,
+        pods=_without_rests(plugin_pod(raw) for raw in pods),
+        slices=device_slices.count(slices) if slices is not None else None,
         csi={raw["metadata"]["name"]: _drivers(raw) for raw in csi} if csi is not None else None,
     )
 
@@ -88,7 +88,7 @@ def daemonset(raw: Wire) -> DaemonSet:
     return DaemonSet(
         namespace=meta.get("namespace", "default"),
         name=meta["name"],
-        uid=meta.get("uid", ""),
+        uid=meta.get("uid") or _in_place_of_uid(meta, meta["name"]),
         images=tuple(c.get("image", "") for part in ("initContainers", "containers") for c in template.get(part) or ()),
         labels=meta.get("labels") or {},
         node_selector=shape.node_selector,
@@ -101,24 +101,45 @@ def daemonset(raw: Wire) -> DaemonSet:
 
 
 def plugin_pod(raw: Wire) -> PluginPod:
-    """Tolerant reader of one DaemonSet pod. An unscheduled one is placed by the affinity its controller gave it."""
+    """Tolerant reader of one DaemonSet pod. An unscheduled one is placed by the affinity its controller gave it.
+
+    Ready is what its condition says and none of its containers denies.
+    """
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     ready = conditions.get("Ready") or {}
     scheduled = conditions.get("PodScheduled") or {}
     owner = wire.owner(meta)
+    made_by = owner.name if owner else stem(meta["name"])
+    denied = any(c.get("ready") is False for c in status.get("containerStatuses") or ())
     return PluginPod(
         namespace=meta.get("namespace", "default"),
         name=meta["name"],
         node=spec.get("nodeName") or _wanted_node(raw),
-        daemonset_uid=owner.uid if owner else "",
+        daemonset_uid=(owner.uid if owner else "") or _in_place_of_uid(meta, made_by),
         phase=status.get("phase", ""),
-        ready=ready.get("status") == "True",
+        ready=ready.get("status") == "True" and not denied,
         not_ready_since=wire.moment(ready.get("lastTransitionTime")) or wire.moment(meta.get("creationTimestamp")),
+        leaving=wire.moment(meta.get("deletionTimestamp")),
         unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         containers=tuple(_containers(spec, status)),
         labels=meta.get("labels") or {},
     )
+
+
+def _in_place_of_uid(meta: Wire, name: str) -> str:
+    """What ties a pod to its DaemonSet in a dump that somebody has stripped of UIDs: "" would tie all to all."""
+    return f"{meta.get('namespace', 'default')}/{name}"
+
+
+def _without_rests(pods: Iterable[PluginPod]) -> tuple[PluginPod, ...]:
+    """Without pods that have ended (evicted, preempted) where their DaemonSet has put another on the node."""
+    read = tuple(pods)
+    live = {(p.daemonset_uid, p.node) for p in read if p.phase not in _ENDED}
+    return tuple(p for p in read if p.phase not in _ENDED or (p.daemonset_uid, p.node) not in live)
+
+
+_ENDED = ("Succeeded", "Failed")
 
 
 def _containers(spec: Wire, status: Wire) -> Iterable[Container]:
@@ -145,6 +166,8 @@ def _container(declared: Wire, status: Wire, init: bool) -> Container:
         message=" ".join(m for m in (waiting.get("message"), ended.get("message"), previous.get("message")) if m),
         terminated=ended.get("reason", ""),
         exit_code=(ended or previous).get("exitCode"),
+        started=wire.moment((state.get("running") or {}).get("startedAt")),
+        ended=wire.moment((ended or previous).get("finishedAt")),
     )
 
 
@@ -176,30 +199,18 @@ def _pods_of(kube: Kube, raw: Wire) -> list[dict[str, Any]]:
     return list(kube.list(path, {"labelSelector": selector or None}))
 
 
+def _slices(kube: Kube) -> list[dict[str, Any]] | None:
+    """ResourceSlices by the newest version that the cluster serves: NVIDIA's driver runs on those of 1.32 as well."""
+    paths = (f"/apis/resource.k8s.io/{version}/resourceslices" for version in ("v1", "v1beta2", "v1beta1"))
+    return next((found for path in paths if (found := _optional(kube, path)) is not None), None)
+
+
 def _optional(kube: Kube, path: str) -> list[dict[str, Any]] | None:
     """A list that not every cluster serves or lets us read; None says so."""
     try:
         return list(kube.list(path))
     except (NotFound, Forbidden):
         return None
-
-
-def _devices(slices: Iterable[Wire]) -> dict[str, dict[str, int]]:
-    """ResourceSlices as node -> driver -> devices, of each pool's newest generation only."""
-    newest: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for raw in slices:
-        spec = raw.get("spec") or {}
-        pool = spec.get("pool") or {}
-        key = (spec.get("nodeName", ""), spec.get("driver", ""), pool.get("name", ""))
-        generation, devices = int(pool.get("generation") or 0), len(spec.get("devices") or ())
-        known, count = newest.get(key, (generation, 0))
-        if generation >= known:
-            newest[key] = (generation, (count if generation == known else 0) + devices)
-    found: dict[str, dict[str, int]] = {}
-    for (node, driver, _), (_, count) in newest.items():
-        per_driver = found.setdefault(node, {})
-        per_driver[driver] = per_driver.get(driver, 0) + count
-    return found
 
 
 def _drivers(raw: Wire) -> tuple[str, ...]:

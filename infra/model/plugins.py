@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +13,10 @@ from infra.model.workload import Requirement
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """One container of a plugin pod. `waiting` and `terminated` are Kubernetes' reasons, or ""."""
+    """One container of a plugin pod. `waiting` and `terminated` are Kubernetes' reasons, or "".
+
+    `started` is when its present run began, `ended` when its last one did end.
+    """
 
     name: str
     image: str
@@ -23,11 +27,16 @@ class Container:
     message: str = ""
     terminated: str = ""
     exit_code: int | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginPod:
-    """A pod of a DaemonSet. `not_ready_since` is when Ready last turned false, else creation."""
+    """A pod of a DaemonSet.
+
+    `not_ready_since` is when Ready last turned false, else creation; `leaving` when it was told to go.
+    """
 
     namespace: str
     name: str
@@ -36,9 +45,15 @@ class PluginPod:
     phase: str
     ready: bool
     not_ready_since: datetime | None = None
+    leaving: datetime | None = None
     unscheduled: str = ""
     containers: tuple[Container, ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+
+def stem(pod: str) -> str:
+    """A pod's name without the suffixes that controllers add: "aws-efa-k8s-device-plugin-x7k2p" -> the DaemonSet's."""
+    return re.sub(r"(-[a-f0-9]{8,10})?-[a-z0-9]{5}$", "", pod)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +130,8 @@ class Plugin:
     """A known plugin: how to recognise its DaemonSet and what a node lacks without it.
 
     `resources` are prefixes of extended resource names; `csi` is a CSI driver name; `machines` are prefixes of machine
-    types that need it (empty: every machine that expects one of its resources).
+    types that need it (empty: every machine that expects one of its resources). `apart` are parts of names of
+    DaemonSets that are shipped with it, of its image or under its name, and register nothing.
     """
 
     key: str
@@ -124,6 +140,7 @@ class Plugin:
     resources: tuple[str, ...] = ()
     csi: str = ""
     machines: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 # Sources: facts on EKS charts (aws-efa-k8s-device-plugin 0.5.30), NVIDIA k8s-device-plugin, GKE's managed DaemonSets
@@ -134,6 +151,7 @@ KNOWN_PLUGINS: tuple[Plugin, ...] = (
         names=("nvidia-device-plugin", "nvidia-gpu-device-plugin"),
         images=("k8s-device-plugin", "nvidia-gpu-device-plugin"),
         resources=("nvidia.com/",),
+        apart=("feature-discovery", "mps-control-daemon"),
     ),
     Plugin(
         key="efa-device-plugin",

@@ -8,16 +8,17 @@ with and uses `tasks.rules.readiness` as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from infra.model.cluster import EMPTY, Node
-from infra.model.plugins import Container, DaemonSet, PluginPod
+from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, PluginPod, stem
+from infra.model.pools import MACHINE_LABEL
 from infra.model.verdict import Outcome
 from tasks.rules.causes import cause_of
-from tasks.rules.plugin_cover import refusal
+from tasks.rules.plugin_cover import recognises, refusal
 from tasks.rules.wording import plural
 
 BROKEN_WAITS = frozenset(
@@ -67,20 +68,64 @@ def components(
     daemonsets: Sequence[DaemonSet],
     pods: Sequence[PluginPod],
     events: Iterable[Mapping[str, Any]] = (),
+    *,
+    missed: Collection[str] | None = None,
 ) -> list[Component]:
-    """Everything that can be judged, worst first."""
+    """Everything that can be judged, worst first.
+
+    `missed`: where the nodes' pools were judged, the DaemonSets that they miss, as `DaemonSet.object`. Every cluster
+    has DaemonSets for machines that are not there (GKE's for other images and node sizes, Windows' on EKS): one that
+    wants none of these nodes is broken only where a pool misses it, or mounts file systems.
+    """
     seen = list(events)
     owned, loose = _by_daemonset(daemonsets, pods)
-    found = [_daemonset(d, owned.get((d.namespace, d.name), ()), nodes, seen) for d in daemonsets]
+    short = {key for d in daemonsets if d.object in (missed or ()) for key in _kinds(d)}
+    found = [
+        _daemonset(d, mine, nodes, seen)
+        for d in daemonsets
+        if (mine := owned.get((d.namespace, d.name), []))
+        or missed is None
+        or short & _kinds(d)
+        or not _elsewhere(d, nodes)
+    ]
     found += [_pods(name, group, seen) for name, group in sorted(loose.items())]
     found += [device for node in nodes for device in _devices(node)]
     order = {Outcome.FAIL: 0, Outcome.UNMEASURED: 1, Outcome.PASS: 2}
     return sorted(found, key=lambda c: order[c.outcome])
 
 
-def stem(pod: str) -> str:
-    """A pod's name without the suffixes that controllers add: "aws-efa-k8s-device-plugin-x7k2p" -> the DaemonSet's."""
-    return re.sub(r"(-[a-f0-9]{8,10})?-[a-z0-9]{5}$", "", pod)
+def _kinds(daemonset: DaemonSet) -> set[str]:
+    """Which of the known plugins this is."""
+    return {plugin.key for plugin in KNOWN_PLUGINS if recognises(plugin, daemonset)}
+
+
+def _elsewhere(daemonset: DaemonSet, nodes: Sequence[Node]) -> bool:
+    mounts = any(plugin.csi and recognises(plugin, daemonset) for plugin in KNOWN_PLUGINS)
+    return bool(nodes) and not mounts and all(refusal(daemonset, node) is not None for node in nodes)
+
+
+def is_accelerated(node: Node) -> bool:
+    """Does anything say that this node has GPUs or a fabric: what it offers, a label, a taint, its machine's family."""
+    return (
+        any(DEVICE_RESOURCE.match(r) for r in {*node.capacity, *node.allocatable})
+        or any(key in _GPU_LABELS for key in node.labels)
+        or any(taint.key == "nvidia.com/gpu" for taint in node.taints)
+        or _GPU_FAMILY.match(node.labels.get(MACHINE_LABEL, "")) is not None
+    )
+
+
+# Set by GKE, EKS' documentation, NVIDIA's feature discovery, Karpenter and EKS Auto Mode, on nodes with GPUs only.
+_GPU_LABELS = frozenset(
+    {
+        "cloud.google.com/gke-accelerator",
+        "k8s.amazonaws.com/accelerator",
+        "nvidia.com/gpu.count",
+        "karpenter.k8s.aws/instance-gpu-count",
+        "eks.amazonaws.com/instance-gpu-count",
+    }
+)
+# EC2's P and G families; Google's A2 and later, and G2 and later.
+_GPU_FAMILY = re.compile(r"(p|gr?)\d\w*(-\w+)?\.|(a[2-9]x?|g\d)-")
 
 
 def _by_daemonset(

@@ -34,6 +34,8 @@ def _needs(plugin: Plugin, expected: Expectation) -> bool:
 
 def recognises(plugin: Plugin, daemonset: DaemonSet) -> bool:
     """By the DaemonSet's name or by an image's name without registry and tag."""
+    if any(name in daemonset.name for name in plugin.apart):
+        return False
     if any(name in daemonset.name for name in plugin.names):
         return True
     bases = {image.split("@")[0].rsplit("/", 1)[-1].split(":")[0] for image in daemonset.images}
@@ -45,7 +47,10 @@ def refusal(daemonset: DaemonSet, node: Node) -> str | None:
     for key, value in daemonset.node_selector.items():
         if node.labels.get(key) != value:
             return f"nodeSelector {key}={value}, the node has {key}={node.labels.get(key, '(none)')}"
-    failing = [_failing(term, node) for term in daemonset.affinity]
+    terms = [term for term in daemonset.affinity if term]
+    failing = [_failing(term, node) for term in terms]
+    if daemonset.affinity and not terms:
+        return "node affinity has only empty terms, and those match no node"
     if failing and all(failing):
         wanted = min(failing, key=len)[0]
         return f"node affinity {wanted}, the node has {wanted.key}={node.labels.get(wanted.key, '(none)')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from infra.model.plugins import Container, DaemonSet, PluginPod, PluginView
 from infra.model.verdict import Finding, Level
@@ -20,27 +20,45 @@ class Trouble:
     code: str
     words: str
     container: str = ""
+    level: Level = Level.BLOCK
 
 
 MISSING = Trouble(code="plugin-pod-missing", words="no pod")
+LEAVING = Trouble(code="plugin-pod-leaving", words="only a pod that is being deleted")
+# The kubelet forgets a crash loop only after ten minutes of running (kubernetes.io, pod lifecycle: restart policy);
+# ten restarts take half an hour of its back-off, so a plugin that waits for a young node's driver has fewer.
+LASTING, MANY = timedelta(minutes=10), 10
+RECENT = timedelta(days=1)
 
 
 def unhealthy(daemonset: DaemonSet, view: PluginView) -> Iterable[Finding]:
-    """Nodes that the DaemonSet wants and on which its pod is absent or not Ready, one finding per cause."""
-    mine = {p.node: p for p in view.pods if p.daemonset_uid == daemonset.uid and p.node}
+    """Nodes that the DaemonSet wants and on which its pod is absent, not Ready or not for long; one finding per cause.
+
+    In an update two of its pods may share a node: each of them must be Ready.
+    """
+    mine: dict[str, list[PluginPod]] = {}
+    for pod in view.pods:
+        if pod.daemonset_uid == daemonset.uid:
+            mine.setdefault(pod.node, []).append(pod)
     broken: dict[Trouble, list[tuple[str, str, datetime | None]]] = {}
     for node in view.nodes:
         if refusal(daemonset, node) is not None:
             continue
-        pod = mine.get(node.name)
-        if pod is None:
+        pods = mine.get(node.name, [])
+        staying = [p for p in pods if p.leaving is None]
+        if not pods:
             broken.setdefault(MISSING, []).append((node.name, "", daemonset.created))
-        elif not pod.ready:
-            broken.setdefault(diagnose(pod), []).append((node.name, pod.name, pod.not_ready_since))
+        elif not staying:
+            broken.setdefault(LEAVING, []).append((node.name, pods[0].name, pods[0].leaving))
+        for pod in staying:
+            if not pod.ready:
+                broken.setdefault(diagnose(pod), []).append((node.name, pod.name, pod.not_ready_since))
+            elif (restarting := _restarting(pod, view.taken)) is not None:
+                broken.setdefault(restarting, []).append((node.name, pod.name, None))
     for trouble, where in broken.items():
         first = min((moment for *_, moment in where if moment is not None), default=None)
         yield Finding(
-            level=Level.BLOCK,
+            level=trouble.level,
             code=trouble.code,
             object=daemonset.object,
             observed=f"{trouble.words} on {and_more(sorted(node for node, *_ in where), 3)}",
@@ -56,7 +74,33 @@ def unhealthy(daemonset: DaemonSet, view: PluginView) -> Iterable[Finding]:
         )
 
 
+def _restarting(pod: PluginPod, now: datetime) -> Trouble | None:
+    """A Ready pod that keeps on restarting: within the kubelet's back-off it is a crash loop between two crashes.
+
+    One that has run for longer and ended within a day is shown. A dump's own time may be minutes old, so a run that
+    begins after it has just begun.
+    """
+    for container in pod.containers:
+        if container.restarts < MANY or container.ended is None:
+            continue
+        ran = now - container.started if container.started else timedelta(0)
+        if ran >= LASTING and now - container.ended >= RECENT:
+            continue
+        crashing, code = ran < LASTING, container.exit_code
+        return Trouble(
+            code="plugin-restarting",
+            words=f"{container.name} has restarted {MANY} times or more, "
+            + ("and runs for less than 10 minutes now" if crashing else "within the last day too")
+            + (f", last exit code {code}" if code is not None else ""),
+            container=container.name,
+            level=Level.BLOCK if crashing else Level.WARN,
+        )
+    return None
+
+
 _REMEDIES = {
+    "plugin-restarting": "kubectl -n {namespace} logs {pod} -c {container} --previous",
+    "plugin-pod-leaving": "kubectl -n {namespace} describe pod {pod}",
     "plugin-image-missing": "put an image that exists in place of {image}: "
     "kubectl -n {namespace} set image daemonset/{name} {container}=IMAGE",
     "plugin-crash-loop": "kubectl -n {namespace} logs {pod} -c {container} --previous",

@@ -93,6 +93,45 @@ def nodes_ready(view: PluginView, expected: Expectation) -> Iterable[Finding]:
         )
 
 
+def nodes_well(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+    """No condition of a node says that its hardware, network or disk is broken, and no cloud wants it replaced."""
+    for node in view.nodes:
+        for condition in node.conditions:
+            good = _GOOD.get(condition.type, condition.status)
+            told = condition.status == "Unknown" and not node.ready  # a dead kubelet's are all unknown
+            if condition.status != good and not told:
+                yield Finding(
+                    level=Level.BLOCK,
+                    code="node-unhealthy",
+                    object=f"node {node.name}",
+                    observed=f"{condition.type}={condition.status} {condition.reason} {condition.message}".strip(),
+                    expected=f"{condition.type}={good}",
+                    since=since_words(condition.since, view.taken),
+                    remedy=f"kubectl describe node {node.name}",
+                )
+        health = node.labels.get(_HYPERPOD, _SCHEDULABLE)
+        if health != _SCHEDULABLE:
+            yield Finding.block(
+                "node-unhealthy",
+                f"node {node.name}",
+                f"{_HYPERPOD}={health}",
+                _SCHEDULABLE,
+                f"kubectl describe node {node.name}",
+            )
+
+
+# Kubernetes' own conditions (kubernetes.io, node status), node-problem-detector's of its default kernel monitor, which
+# GKE runs, and those of EKS' node monitoring agent (its README).
+_GOOD: Mapping[str, str] = {
+    **dict.fromkeys(("NetworkUnavailable", "DiskPressure", "MemoryPressure", "PIDPressure"), "False"),
+    **dict.fromkeys(("KernelDeadlock", "ReadonlyFilesystem"), "False"),
+    **dict.fromkeys(("AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady"), "True"),
+    **dict.fromkeys(("NetworkingReady", "StorageReady"), "True"),
+}
+# SageMaker HyperPod's on EKS: anything else is under repair or to be replaced.
+_HYPERPOD, _SCHEDULABLE = "sagemaker.amazonaws.com/node-health-status", "Schedulable"
+
+
 def machine_known(view: PluginView, expected: Expectation) -> Iterable[Finding]:
     """Without a figure for the machine type nothing can be compared."""
     if not expected.resources:
@@ -170,7 +209,22 @@ def plugins_cover_pool(view: PluginView, expected: Expectation) -> Iterable[Find
 
 
 def one_plugin_per_resource(view: PluginView, expected: Expectation) -> Iterable[Finding]:
-    """Two plugins that register one resource on one node overwrite each other's devices."""
+    """Two plugins that register one resource on one node overwrite each other's devices.
+
+    A device plugin and a DRA driver for the same devices give each of them to two pods.
+    """
+    for resource in expected.resources:
+        twice = [
+            n.name for n in view.nodes if n.allocatable.get(resource, 0) and _offered_by_dra(view, n.name, resource)
+        ]
+        if twice:
+            yield Finding.block(
+                "two-owners",
+                f"pool {expected.pool}",
+                f"{resource} is allocatable and in ResourceSlices as well on {and_more(sorted(twice), 3)}",
+                "a device plugin or a DRA driver, not both",
+                "keep one of them away from these nodes: kubectl get resourceslices -o wide",
+            )
     running = {(p.daemonset_uid, p.node) for p in view.pods if p.ready}
     for plugin in needed(expected):
         sets = [d for d in view.daemonsets if plugin.resources and recognises(plugin, d)]
@@ -209,6 +263,7 @@ CHECKS: tuple[Check, ...] = (
     machine_known,
     nodes_present,
     nodes_ready,
+    nodes_well,
     plugins_cover_pool,
     devices_allocatable,
     devices_beyond,
@@ -244,12 +299,20 @@ def _plugin_absent(plugin: Plugin, view: PluginView, expected: Expectation) -> I
 
 def _served_by_dra(view: PluginView, node: str, resource: str, count: int, expected: Expectation) -> bool:
     """Do the drivers of this very resource offer as many devices? GKE's rdma-0..7 are one driver's devices together."""
-    prefix = next((p for p in DRA_DRIVERS if resource.startswith(p)), "")
-    if view.slices is None or not prefix:
-        return False
+    prefix = _dra_prefix(resource)
     if prefix.endswith("-"):
         count = sum(n for name, n in expected.resources.items() if name.startswith(prefix))
-    return sum(view.slices.get(node, {}).get(driver, 0) for driver in DRA_DRIVERS[prefix]) >= count
+    return 0 < count <= _offered_by_dra(view, node, resource)
+
+
+def _offered_by_dra(view: PluginView, node: str, resource: str) -> int:
+    """How many devices the drivers that can stand for this resource offer on the node."""
+    offered = (view.slices or {}).get(node, {})
+    return sum(offered.get(driver, 0) for driver in DRA_DRIVERS.get(_dra_prefix(resource), ()))
+
+
+def _dra_prefix(resource: str) -> str:
+    return next((prefix for prefix in DRA_DRIVERS if resource.startswith(prefix)), "")
 
 
 def _counts(resources: Mapping[str, int]) -> str:
