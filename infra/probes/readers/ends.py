@@ -54,7 +54,14 @@ _WORDS = (
     *(b"Terminating the process after", b"entire process down", b"Received a dump signal"),
     *(b"unexpected EOF", b"rpc error: ", b"resolving symlinks", b"retrieve container logs", b"error reading logs"),
     *(b"http2: ", b"stream error: ", b"/containerLogs/", b"fsnotify watcher", b"Suppressed ", b"due to rate-limiting"),
-    *(b"message repeated ", b"exceeded limit of ", b"exceeds the size limit", b"truncated", b"omitted", b" skipped"),
+    *(
+        b"message repeated ",
+        b"exceeded limit of ",
+        b"exceeds the size limit",
+        b"truncated",
+        b"omitted",
+        b"lines skipped",
+    ),
 )
 # What kubectl, a node's logging and a viewer of logs say of themselves: text is missing.
 CUT = (
@@ -62,9 +69,9 @@ CUT = (
     r"unable to retrieve container logs .*|unexpected error reading logs.*|"
     r"http2: (?:client connection lost|server sent GOAWAY).*|stream error: stream ID .*|"
     r"Get \"[^\"]*/containerLogs/.*|failed to create fsnotify watcher.*|"
-    r"Suppressed \d+ messages .*|\d+ messages lost due to rate-limiting|message repeated \d+ times|"
+    r"Suppressed \d+ messages .*|\b\d{1,12} messages lost due to rate-limiting|message repeated \d+ times|"
     r"[Ll]og exceeded limit of \d+ bytes|Output exceeds the size limit.*|"
-    r"\d+ (?:more )?(?:lines?|bytes|messages) (?:were |was |are )?(?:omitted|skipped|truncated)|"
+    r"\b\d{1,12} (?:more )?(?:lines?|bytes|messages) (?:were |was |are )?(?:omitted|skipped|truncated)|"
     r"\b(?:[Oo]utput|[Ll]ogs?|[Ll]ines?) (?:was |were |is |has been )?(?:truncated|omitted)"
 )
 _ENDED = re.compile(
