@@ -66,8 +66,8 @@ def _refused(log: NcclLog) -> tuple[Finding, ...]:
 
 
 def _several(log: NcclLog, start: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Two versions of what a job has one of: two jobs, or two images in one."""
-    values = {_NAMES[name]: found for name, found in log.disagreements.items()}
+    """Two versions of what a job has one of, or two orders for its ranks: two jobs, or two images in one."""
+    values = {_NAMES.get(name, name): found for name, found in log.disagreements.items()}
     if len(log.ofi_protocols) > 1:
         values["transport protocol"] = log.ofi_protocols
     said = start.get("nccl")
@@ -207,6 +207,8 @@ def _against_environment(log: NcclLog) -> tuple[Finding, ...]:
         said.append((f"NCCL_NET={told} is set", and_more(named, 3)))
     if log.env.get("NCCL_NET_PLUGIN", "").lower() == "none" and used & _OF_PLUGINS:
         said.append(("NCCL_NET_PLUGIN=none is set", and_more(named, 3)))
+    if (level := log.env.get("NCCL_NET_GDR_LEVEL", "")) in {"LOC", "0"} and log.gdr_send + log.gdr_receive:
+        said.append((f"NCCL_NET_GDR_LEVEL={level}, never, is set", "GDRDMA channels"))
     if log.env.get("NCCL_IB_DISABLE") == "1" and Family.IB in used:
         said.append(("NCCL_IB_DISABLE=1 is set", and_more(named, 3)))
     only = log.provider_filter or ""

@@ -78,6 +78,33 @@ def test_two_versions_of_what_a_job_has_one_of_are_two_jobs(line: str, name: str
     assert [f.observed for f in answer.findings if f.code == "versions-differ"] == [name]
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("NCCL_NET", ("AWS Libfabric", "Socket")),
+        ("NCCL_NET_PLUGIN", ("ofi", "none")),
+        ("NCCL_IB_DISABLE", ("0", "1")),
+    ],
+)
+def test_ranks_that_are_told_to_use_different_networks_are_two_jobs(key: str, values: tuple[str, str]) -> None:
+    """Whoever says it first hid the other."""
+    told = [f"{key} set by environment to {value}." for value in values]
+    assert with_late(told[0]).outcome is with_late(told[0], told[0]).outcome is Outcome.PASS
+    answer = with_late(*told)
+    assert answer.outcome is Outcome.UNMEASURED
+    assert [f.observed for f in answer.findings if f.code == "versions-differ"] == [f"{key} {', '.join(values)}"]
+
+
+def test_a_setting_that_may_differ_between_ranks_is_no_contradiction() -> None:
+    told = [f"NCCL_{key} set by environment to {n}" for key in ("IB_HCA", "SOCKET_IFNAME", "TOPO_FILE") for n in "ab"]
+    assert with_late(*told).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(("level", "outcome"), [("LOC", Outcome.UNMEASURED), ("SYS", Outcome.PASS)])
+def test_gpudirect_that_the_job_was_told_never_to_use_is_believed_by_nobody(level: str, outcome: Outcome) -> None:
+    assert with_late(f"NCCL_NET_GDR_LEVEL set by environment to {level}").outcome is outcome
+
+
 def test_what_cannot_all_be_true_is_not_called_healthy() -> None:
     answer = with_late("NCCL version 2.18.5+cuda12.2")
     assert answer.verdict == "suspicious"

@@ -117,7 +117,7 @@ _BY_START: dict[bytes, tuple[Phrase, ...]] = {
     ),
     b"NCC": (
         _p("version", rb"NCCL version (?P<name>\d+(?:\.\d+)+)(?:\+\S*)?"),
-        _p("env", rb"(?P<key>NCCL_\w+) set (?:by environment )?to (?P<value>\S*?)\.?$"),
+        _p("env", rb"(?P<key>NCCL_\w+) set (?:by environment )?to (?P<value>.*?)\.?$"),
     ),
     b"MNN": (_p("mnnvl", rb"MNNVL (?P<name>[01])(?: |$)"),),
     b"NVL": (_p("nvls", rb"NVLS comm 0x"),),
@@ -132,8 +132,10 @@ _ONCE = {
     "p2p-plugin": "p2p_plugin",
     "plugin-loaded": "plugin_loaded",
 }
-# Of these one job has one: an image holds one NCCL and one plugin, and a pool one machine type.
+# Of these one job has one: an image holds one NCCL and one plugin, a pool one machine type; and its ranks are told
+# alike which network to use.
 _OF_THE_JOB = frozenset({"version", "ofi-version", "libfabric-version", "platform"})
+_TOLD_ALIKE = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 _COLL = (_p("coll", rb"(?P<name>\d+) coll channels"),)
 # Of a device that NCCL made by merging NICs, the NICs: [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}.
 _DEVICE = re.compile(rb"\[\d+\] ?(?P<device>[\w.\-]+:\d+/(?P<layer>IB|RoCE|Ethernet|InfiniBand))(?P<more>/\w+)?")
@@ -254,9 +256,12 @@ class Said:
         self.protocols[match["name"].decode()] = None
 
     def _env(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, _times: int) -> None:
-        key = match["key"].decode()
-        if _ENV.match(key) and len(self.env) < 64:
-            self.env.setdefault(key, match["value"].decode("utf-8", "replace")[:200])
+        key, value = match["key"].decode(), match["value"].decode("utf-8", "replace")[:200]
+        if not _ENV.match(key) or len(self.env) >= 64:
+            return
+        first = self.env.setdefault(key, value)
+        if first != value and key in _TOLD_ALIKE:
+            self.others.setdefault(key, {first: None})[value] = None
 
     def _speed(self, match: re.Match[bytes], _text: bytes, _rank: RankState | None, _times: int) -> None:
         self.speeds.add(int(match["name"]))
