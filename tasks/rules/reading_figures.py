@@ -15,6 +15,7 @@ from tasks.rules.payload_verdict import ended
 from tasks.rules.probe_verdict import no_pass
 from tasks.rules.table_doubts import other_gpus
 from tasks.rules.tests_verdict import announced_sizes, sweep_of_test
+from tasks.rules.wording import size
 
 
 def judge_figures(reading: Reading, fabric: Fabric | None, nodes: int | None) -> list[Verdict]:
@@ -95,8 +96,16 @@ def _judge_sweep(sweep: Sweep, sizes: tuple[int, ...], fabric: Fabric | None, no
     judged = tuple(s for s in sizes if s >= bandwidth.SMALLEST_JUDGED or s in figures)
     judged = judged or tuple(s for s in sizes if s >= 1 << 20) or sizes
     expected = bandwidth.Expected(nodes=hosts, gpus=gpus, sizes=judged, rounds=sweep.rounds)
-    verdicts = bandwidth.judge(sweep, expected, fabric, {})
+    verdicts = [_large_enough(v, judged) for v in bandwidth.judge(sweep, expected, fabric, {})]
     return [v for v in verdicts if v.check != bandwidth.SHAPE or len(set(judged)) > 1]  # one size has no shape
+
+
+def _large_enough(verdict: Verdict, judged: tuple[int, ...]) -> Verdict:
+    """A floor that only small messages reach says nothing of the wire, which waits for latency there."""
+    if verdict.check != bandwidth.FLOOR or max(judged, default=0) >= bandwidth.SMALLEST_JUDGED:
+        return verdict
+    said = f"no size of {size(bandwidth.SMALLEST_JUDGED)} or more was measured (-e 8G): below, latency decides too"
+    return no_pass(verdict, said)
 
 
 def _unmeasured(check: str, reason: str) -> Verdict:

@@ -310,13 +310,14 @@ def _covers(reading: ToolReading, fabric: Fabric) -> bool:
 
 
 def _of_another(reading: ToolReading, fabric: Fabric) -> str:
-    """Why a node's list is another machine type's, or "".
+    """Why a node's list, or the NIC that was measured, is another machine type's, or "".
 
     That it may be one's of the same shape is no doubt here: what it shows, devices and links, is all of both.
     """
     ports = _own_ports(reading.figures, fabric)
-    domains = [str(d) for d in reading.figures.get("domains") or () if is_efa(str(d))]
-    return contradiction(seen_in_devices([str(p["device"]) for p in ports] or domains), fabric)
+    named = [*(reading.figures.get("domains") or ()), *(run.get("device") for run in _runs(reading.figures))]
+    shown = [str(p["device"]) for p in ports] or [str(name) for name in named if is_efa(str(name))]
+    return contradiction(seen_in_devices(shown), fabric)
 
 
 def _shows_rates(figures: Mapping[str, Any], fabric: Fabric) -> bool:
@@ -337,6 +338,6 @@ def _rated(run: Mapping[str, Any], fabric: Fabric) -> bool:
     rates, device = _rates(run), run.get("device")
     if not rates or not isinstance(device, str) or "BW" not in str(run.get("test")):
         return False  # without its title a run in both directions looks like one of twice the rate
-    if run.get("loopback") is not False:
+    if run.get("loopback") is not False or (fabric.kind == "roce" and run.get("link_type") != "Ethernet"):
         return False
     return is_efa(device) is (fabric.kind == "efa") and not _NO_NIC.search(device) and max(rates) <= _most(fabric)

@@ -166,3 +166,16 @@ def test_an_announced_row_may_lack_in_no_round() -> None:
     found = read(cut)
     assert found.outcome is Outcome.UNMEASURED
     assert "no row for 64 MiB in round 1" in " ".join(found.lines())
+
+
+@pytest.mark.parametrize(("busbw", "outcome"), [(209.0, Outcome.UNMEASURED), (100.0, Outcome.FAIL)])
+def test_a_sweep_that_ends_before_bandwidth_decides_may_fail_and_never_passes(busbw: float, outcome: Outcome) -> None:
+    """Half of the wire is enough for messages that wait for latency."""
+    text = re.sub(r"(?m)^ +(?!67108864 |134217728 )\d+ +\d+ +float .*\n", "", small(busbw)).replace(
+        "NVIDIA H200", "NVIDIA H100"
+    )
+    text = re.sub(r"maxBytes \d+", f"maxBytes {128 << 20}", text)
+    text = re.sub(r"(Avg bus bandwidth    : ).*", rf"\g<1>{(busbw + 289.0) / 2:.1f}", text)
+    found = read(text, "p5.48xlarge")
+    assert found.outcome is outcome
+    assert outcome is Outcome.FAIL or "no size of 256 MiB or more" in " ".join(found.lines())

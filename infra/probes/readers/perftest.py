@@ -15,9 +15,17 @@ from infra.probes.readers.figures import json_objects, number, whole
 
 _CAPTION = re.compile(r"^[^\S\n]*#bytes\s+#?iterations\s+.*$", re.M)
 _COLUMN = re.compile(
-    r"(BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev|99(?:\.9)?% percentile)\[([^\]]+)\]"
+    r"(BW peak|BW average|MsgRate|CPU_Util|t_min|t_max|t_typical|t_avg|t_stdev|99(?:\.9)?% percentile)\[([^\]]+)\]"
 )
-_UNITS = {"Gb/sec": "gbps", "MiB/sec": "mib_s", "MB/sec": "mb_s", "Mpps": "mpps", "usec": "us", "cycles": "cycles"}
+_UNITS = {
+    "Gb/sec": "gbps",
+    "MiB/sec": "mib_s",
+    "MB/sec": "mb_s",
+    "Mpps": "mpps",
+    "%": "percent",
+    "usec": "us",
+    "cycles": "cycles",
+}
 _PROPERTY = re.compile(
     r"\b(Device|Dual-port|Link type|Transport type|Connection type|Mtu|GID index|Number of qps)\s*:\s*(\S+)"
 )
@@ -27,7 +35,7 @@ _TITLE = re.compile(
     re.M,
 )
 _ROUNDED = 1.001  # no mean is above its peak; with -D and -N the peak is 0
-_TO_ITSELF = re.compile(r"\bib_\w+_(?:bw|lat)\b[^\n]*\s(?:localhost|127\.\d+\.\d+\.\d+|::1)\s*$", re.M)
+_TO_ITSELF = re.compile(r"\bib_\w+_(?:bw|lat)\b[^\n]*\s(?:localhost|127\.\d+\.\d+\.\d+|::1)(?:\s[^\n]*)?$", re.M)
 _RULE = re.compile(r"^[^\S\n]*-{20,}\s*$", re.M)
 _ADDRESS = re.compile(r"^[^\S\n]*(local|remote) address:\s*(.*)\n(?:\s*GID:\s*(\S+))?", re.M)
 _ERRORS = {

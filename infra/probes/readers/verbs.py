@@ -10,11 +10,14 @@ from typing import Any
 from infra.model.reading import Kind, ToolReading, is_efa, is_software
 from infra.probes.readers.figures import number
 
+# also where the kernel's modules, or /dev/infiniband, are missing
+_NO_DEVICES = re.compile(r"No IB devices found|Failed to get IB devices list")
+
 
 def read_ibv_devinfo(text: str) -> ToolReading | None:
     """Read ibv_devinfo, or None."""
     if not re.search(r"^[^\S\n]*hca_id:\s*\S+", text, re.M):
-        if not re.search(r"No IB devices found", text):
+        if not _NO_DEVICES.search(text):
             return None
         return ToolReading(
             kind=Kind.FABRIC,
@@ -26,7 +29,7 @@ def read_ibv_devinfo(text: str) -> ToolReading | None:
         )
     ports: list[dict[str, Any]] = []
     # beside devices it is another host's answer
-    whole = "No IB devices found" not in text and _one_list(text, "hca_id:")
+    whole = not _NO_DEVICES.search(text) and _one_list(text, "hca_id:")
     for block in re.split(r"(?m)^(?=\s*hca_id:)", text):
         if "hca_id:" not in block:
             continue
@@ -159,16 +162,21 @@ _NETDEV = re.compile(
 )
 
 
+# iproute2 before 4.20 numbers its lines; an InfiniBand port tells its subnet first.
+_LINK_HEAD = r"(?:link |\d+/\d+: )"
+_LINK = re.compile(rf"^[^\S\n]*{_LINK_HEAD}(\S+)/(\d+):? (?:[^\n]*? )?state (\w+) physical_state (\w+)", re.M)
+
+
 def read_rdma_link(text: str) -> ToolReading | None:
     """Read `rdma link`, or None. It names no link layer, so it is whole once each line has a state."""
-    links = re.findall(r"^[^\S\n]*link (\S+)/(\d+) state (\w+) physical_state (\w+)", text, re.M)
+    links = _LINK.findall(text)
     if not links:
         return None
     ports: list[dict[str, Any]] = [
         {"device": name, "port": port, "state": state, "physical_state": physical, "efa": is_efa(name)}
         for name, port, state, physical in links
     ]
-    whole = _one_list(text, "link ") and len(links) == len(re.findall(r"^[^\S\n]*link ", text, re.M))
+    whole = _one_list(text, _LINK_HEAD) and len(links) == len(re.findall(rf"^[^\S\n]*{_LINK_HEAD}", text, re.M))
     return _verbs_reading("rdma-link", ports, active="ACTIVE", whole=whole, layered=False)
 
 
