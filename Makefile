@@ -10,6 +10,9 @@ STAMP := $(VENV)/.installed
 # One more than there are cores, since whole migrations wait for one another's processes; eight are enough for all files.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 7 ? n + 1 : 8)))
 
+# Where it is set, each of the many processes that a test starts would compile the whole project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test lint types contracts bench setup test-kill test-migrations test-faults test-fuzz test-statistics \
 	test-payloads control-plane operators test-real test-real-all karpenter clean
 
