@@ -9,7 +9,11 @@ from typing import Any
 from infra.model.measurement import steps_of, sweep_of
 from infra.model.reading import PayloadEvents
 from infra.model.verdict import Finding, Level
+from infra.probes.readers.figures import number, whole
+from tasks.rules.bandwidth import ROUNDING, SMALLEST_JUDGED
 from tasks.rules.reading_verdict import Answer
+
+MOST_APART = 2.0  # times that the slowest rank may take of the mean
 
 
 def ended(payload: PayloadEvents) -> bool:
@@ -18,7 +22,28 @@ def ended(payload: PayloadEvents) -> bool:
     if len(names) != 1 or payload.broken or payload.errors:
         return False
     starts, ends = (next(iter(found.values()), ()) for found in (payload.starts, payload.ends))
-    return len(starts) == 1 and len(ends) == 1 and ends[0].get("ok") is True
+    return len(starts) == 1 and len(ends) == 1 and ends[0].get("ok") is True and not ends[0].get("error")
+
+
+def contradicted(payload: PayloadEvents) -> str:
+    """Why the rows of the all-reduce payload are not of the run that its start line announces, or ""."""
+    start: Mapping[str, Any] = next(iter(payload.starts.get("all-reduce", ())), {})
+    return next((reason for row in payload.rows if (reason := _contradicts(row, start))), "")
+
+
+def _contradicts(row: Mapping[str, Any], start: Mapping[str, Any]) -> str:
+    where, sizes = f"the row of {row.get('size_bytes')} bytes", start.get("sizes")
+    if isinstance(sizes, list) and row.get("size_bytes") not in sizes:
+        return f"{where} is of no size that was announced"
+    if row.get("iters") != start.get("iters") or not whole(row.get("iters")):
+        return f"{where} is of {row.get('iters')} iterations, {start.get('iters')} were announced"
+    mean, slowest = number(row.get("time_us")), number(row.get("slowest_us"))
+    if mean is None or slowest is None or not mean * (1 - ROUNDING) <= slowest:
+        return f"{where} has a mean time of {row.get('time_us')} µs, and {row.get('slowest_us')} of the slowest rank"
+    # A collective ends on all ranks within one iteration; what each waits at its start is little of a long one.
+    if slowest > MOST_APART * mean and (whole(row.get("size_bytes")) or 0) >= SMALLEST_JUDGED:
+        return f"{where} took {slowest:g} µs on one rank and {mean:g} on average: the ranks' clocks do not agree"
+    return ""
 
 
 def answer_sweep(payload: PayloadEvents) -> Answer:
@@ -27,7 +52,7 @@ def answer_sweep(payload: PayloadEvents) -> Answer:
     sweep = sweep_of(start, payload.rows, complete=ended(payload))
     peak = max(sweep.rows, key=lambda r: r.busbw_gb_s, default=None)
     wrong = [r.get("wrong") for r in payload.rows]
-    whole = sweep.complete and len(sweep.rows) == len(payload.rows) and all(r.wrong is not None for r in sweep.rows)
+    entire = sweep.complete and len(sweep.rows) == len(payload.rows) and all(r.wrong is not None for r in sweep.rows)
     fields: dict[str, Any] = {
         "op": "all_reduce",
         "ranks": start.get("ranks"),
@@ -54,20 +79,30 @@ def answer_sweep(payload: PayloadEvents) -> Answer:
                 remedy="Do not run anything on these nodes; localise the node first",
             ),
         )
-    verdict = "failed" if findings else ("healthy" if whole and sweep.rows else "undetermined")
-    if not findings and sweep.complete and not whole:
-        findings, verdict = (_damaged(),), "suspicious"
+    verdict = "failed" if findings else ("healthy" if entire and sweep.rows else "undetermined")
+    if not findings and sweep.complete and (doubt := _doubt(payload, start, whole=entire)):
+        findings, verdict = (doubt,), "suspicious"
     return Answer(fields=fields, verdict=verdict, findings=findings)
 
 
-def _damaged() -> Finding:
+def _doubt(payload: PayloadEvents, start: Mapping[str, Any], *, whole: bool) -> Finding | None:
+    """Why a run that ended well shows nothing of the network all the same."""
+    if (backend := start.get("backend", "nccl")) != "nccl":
+        code, observed, expected = "not-nccl", f"the sums went over {backend}", "NCCL, between GPUs"
+    elif not whole:
+        code, observed = "row-not-whole", "a row lacks a figure, or its sums were not checked"
+        expected = "time, bandwidths and a count of wrong elements in every row"
+    elif observed := contradicted(payload):
+        code, expected = "row-of-another-run", "rows that fit the start line, and times that fit each other"
+    else:
+        return None
     return Finding(
         level=Level.WARN,
-        code="row-not-whole",
+        code=code,
         object="all-reduce",
-        observed="a row lacks a figure, or its sums were not checked",
-        expected="time, bandwidths and a count of wrong elements in every row",
-        remedy="Run it again, and give its output as it was printed",
+        observed=observed,
+        expected=expected,
+        remedy="Run it again where torch.cuda.is_available() is true, and give its output as it was printed",
     )
 
 

@@ -17,7 +17,7 @@ from tasks.rules.device_checks import listed
 from tasks.rules.gate import NCCL_TESTS
 from tasks.rules.hardware import ClientIo
 from tasks.rules.machine import contradiction, seen_in
-from tasks.rules.payload_verdict import ended
+from tasks.rules.payload_verdict import contradicted, ended
 from tasks.rules.reading_verdict import bad_end
 from tasks.rules.tests_verdict import answer_tests, sweep_of_test
 from tasks.rules.transport_proof import Expected, prove
@@ -63,9 +63,7 @@ def answer_proof(reading: Reading, probe: Probe, setting: Setting, check: str) -
         verdict = replace(verdict, outcome=Outcome.FAIL, reason=f"{wrong} elements of the sums are wrong")
     elif verdict.outcome is Outcome.PASS and (
         # the log and the program must tell of the same job, and the program of all that it was asked to do
-        reason := _elsewhere(payload, setting)
-        or _otherwise(reading, setting)
-        or bandwidth.unusable(sweep, _asked(probe, setting))
+        reason := _not_ours(reading, payload, setting) or bandwidth.unusable(sweep, _asked(probe, setting))
     ):
         verdict = replace(verdict, outcome=Outcome.UNMEASURED, reason=reason)
     transport = proof.transport
@@ -96,7 +94,7 @@ def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mappi
     payload = reading.payload or PayloadEvents()
     sweep = _sweep(payload)
     verdicts = bandwidth.judge(sweep, _asked(probe, setting), setting.fabric, floors)
-    if reason := _elsewhere(payload, setting) or _otherwise(reading, setting):
+    if reason := _not_ours(reading, payload, setting):
         verdicts = tuple(no_pass(v, reason) for v in verdicts)
     return ProbeAnswer(
         record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
@@ -281,13 +279,21 @@ def _asked(probe: Probe, setting: Setting) -> bandwidth.Expected:
     )
 
 
+def _not_ours(reading: Reading, payload: PayloadEvents, setting: Setting) -> str:
+    """Why a sweep is none of these machines, or not the one that it announces; or ""."""
+    return _elsewhere(payload, setting) or _otherwise(reading, setting) or contradicted(payload)
+
+
 def _elsewhere(payload: PayloadEvents, setting: Setting) -> str:
-    """An output of other nodes says nothing of these, however good it is."""
+    """An output of other nodes, or of their processors, says nothing of these, however good it is."""
     for start in (start for starts in payload.starts.values() for start in starts):
-        nodes = start.get("nodes")
-        if isinstance(nodes, list) and {str(n) for n in nodes} != set(setting.nodes):
-            there, here = (and_more(sorted(map(str, names)), 3) for names in (nodes, setting.nodes))
+        told = start.get("nodes")
+        nodes = {str(node) for node in told} if isinstance(told, list) else set()
+        if nodes != set(setting.nodes):
+            there, here = (and_more(sorted(names), 3) or "no node" for names in (nodes, setting.nodes))
             return f"the program says that it ran on {there}, it was asked for on {here}"
+        if setting.fabric is not None and start.get("backend") != "nccl":
+            return f"it went over {start.get('backend')} and not over NCCL: PyTorch saw no GPU"
     return ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from campaign import run
 from hypothesis import given, settings
@@ -93,18 +95,19 @@ def changed(old: str, new: str) -> bytes:
 
 END = b'{"poolshift":"all-reduce","event":"end","ok":true}\n'
 ROW = next(line for line in GOOD.splitlines(keepends=True) if b'"event":"row"' in line)
+SLOWEST = re.compile(rb'"slowest_us":([\d.]+)')
 WITHOUT_END = GOOD.replace(END, b"")
 CONTRADICTORY = {
     "the end before all else": END + WITHOUT_END,
     "the end before the last row": WITHOUT_END.replace(ROW, END + ROW),
     "a row of which there are two": GOOD.replace(ROW, ROW + ROW),
     "a start behind the rows": GOOD.replace(b'"event":"start"', b'"event":"noted"').replace(
-        END, b'{"poolshift":"all-reduce","event":"start","ranks":16,"hosts":2,"rounds":2,"sizes":[67108864]}\n' + END
+        END, b'{"poolshift":"all-reduce","event":"start","v":1,"ranks":16,"hosts":2}\n' + END
     ),
     "an event that nobody knows": GOOD.replace(END, b'{"poolshift":"all-reduce","event":"abandoned"}\n' + END),
     "lines of another version": changed('"event":"start","v":1', '"event":"start","v":2'),
-    "measured over gloo": changed('"event":"start"', '"event":"start","backend":"gloo"'),
-    "ran on other nodes": changed('"event":"start"', '"event":"start","nodes":["old-1","old-2"]'),
+    "measured over gloo": changed('"backend":"nccl"', '"backend":"gloo"'),
+    "ran on other nodes": changed('"nodes":["node-1","node-2"]', '"nodes":["old-1","old-2"]'),
     "no counters": b"".join(line for line in GOOD.splitlines(keepends=True) if b'"counters"' not in line),
     "no sizes announced": changed('"sizes":[67108864,268435456]', '"sizes":[]'),
     "one round announced, two shown": changed('"rounds":2', '"rounds":1'),
@@ -112,6 +115,16 @@ CONTRADICTORY = {
     "told to use sockets": GOOD.replace(
         b"{", b"node-1:1000:2000 [0] NCCL INFO NCCL_NET set by environment to Socket.\n{", 1
     ),
+    "rows of other sizes": changed('"sizes":[67108864,268435456]', '"sizes":[268435456]'),
+    "rows of other iterations": changed('"iters":20,"rounds"', '"iters":200,"rounds"'),
+    "a slowest rank faster than the mean": SLOWEST.sub(b'"slowest_us":1.0', GOOD, count=1),
+    "a slowest rank of which nothing is told": SLOWEST.sub(b'"slowest_us":null', GOOD, count=1),
+    "ranks whose clocks do not agree": SLOWEST.sub(lambda m: b'"slowest_us":9%s' % m[1], GOOD),
+    "an end that is well and has an error": changed('"ok":true', '"ok":true,"error":"CUDA error"'),
+    "a failed end in the line of the good one": changed(
+        '"ok":true}', '"ok":true}{"poolshift":"all-reduce","event":"end","ok":false}'
+    ),
+    "a row of another program": changed('"all-reduce","event":"row"', '"train-step","event":"row"'),
     "a rate of 400 digits": changed('"busbw_gb_s":343.0', f'"busbw_gb_s":{"9" * 400}'),
     "wrong sums that cancel": GOOD.replace(b'"wrong":0', b'"wrong":5', 1).replace(b'"wrong":0', b'"wrong":-5', 1),
 }

@@ -53,7 +53,7 @@ class PayloadReader:
         payload, kind = str(event.get("poolshift")), event.get("event")
         self.broken += (
             self._out_of_place(payload, kind)
-            or event.get("v", VERSION) != VERSION
+            or event.get("v", None if kind == "start" else VERSION) != VERSION
             or (kind == "start" and not _spread_as_told(event))
         )
         if payload == "counters":
