@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from infra.model.cluster import EMPTY
-from infra.model.verdict import Outcome, Verdict
+from infra.model.verdict import Outcome, Verdict, worst
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +69,9 @@ class Evidence:
         return bool(self.id) and self.id == self._digest()
 
     def verdict(self, check: str) -> Verdict | None:
-        """The stored verdict of one check."""
-        return next((v for v in self.verdicts if v.check == check), None)
+        """The stored verdict of one check; the worst where it has several."""
+        mine = [v for v in self.verdicts if v.check == check]
+        return next((v for v in mine if v.outcome is worst(m.outcome for m in mine)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""

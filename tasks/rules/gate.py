@@ -36,7 +36,10 @@ PROBE_OF: Mapping[str, str] = {
     compare.CHECK: "train-step",
 }
 # What the pool can do, and what jobs get, are two questions: one's evidence does not answer the other.
-_MODE_OF: Mapping[str, str] = {TRANSPORT: "pinned", WORKLOAD: "workload"}
+_MODE_OF: Mapping[str, str] = {
+    WORKLOAD: "workload",
+    **dict.fromkeys((TRANSPORT, NCCL_TESTS, bandwidth.FLOOR, bandwidth.SHAPE, bandwidth.PLAUSIBILITY), "pinned"),
+}
 # May run on some of the pool's nodes: as many as the source pool had for its side of the comparison.
 _ON_A_PART = frozenset({compare.CHECK})
 
@@ -121,7 +124,7 @@ def refusal(evidence: Evidence, binding: Binding, *, partial: bool = False) -> s
     """Why this evidence is not about this pool now, or "". `partial`: it may come from some of the nodes."""
     if not evidence.intact:
         return "was altered after it was sealed"
-    if evidence.pool != binding.pool:
+    if evidence.pool != binding.pool or not binding.pool:
         return f"is of pool {evidence.pool or 'unknown'}"
     if evidence.simulated is not binding.simulated:
         return (
@@ -174,26 +177,29 @@ def _answer(
     spec: MigrationSpec | RevalidationSpec,
     binding: Binding,
 ) -> Verdict:
-    """One check: every piece of its probe's evidence that counts must pass, and none may be altered."""
+    """One check: every piece of its probe's evidence that counts must pass, and none may be altered.
+
+    Some of the nodes are enough where a check asks for no more, and to show a defect: it is one of the pool.
+    """
     of_probe = [e for e in evidence if e.probe == PROBE_OF[check] and e.mode == _MODE_OF.get(check, e.mode)]
-    refused = {e.id: why for e in of_probe if (why := refusal(e, binding, partial=_may_be_partial(check, e)))}
-    bound = [e for e in of_probe if e.id not in refused]
-    verdicts = [
-        (_judge_one(check, e, baseline, spec, binding) if e.complete else _of_incomplete(check, e)) for e in bound
-    ]
-    if any(not e.intact for e in of_probe) or not verdicts:
-        reasons = sorted({f"evidence {e_id[:8] or '?'} {why}" for e_id, why in refused.items()})
-        reason = and_more(reasons, 3) or f"probe {PROBE_OF[check]} was not run"
+    refused: list[str] = []
+    bound: list[tuple[Evidence, Verdict]] = []
+    for item in of_probe:
+        why = refusal(item, binding, partial=True)
+        if not why:
+            verdict = _judge_one(check, item, baseline, spec, binding) if item.complete else _of_incomplete(check, item)
+            if verdict.outcome is not Outcome.FAIL:
+                why = refusal(item, binding, partial=check in _ON_A_PART)
+            if not why:
+                bound.append((item, verdict))
+                continue
+        refused.append(f"evidence {item.id[:8] or '?'} {why}")
+    if any(not e.intact for e in of_probe) or not bound:
+        reason = and_more(sorted(set(refused)), 3) or f"probe {PROBE_OF[check]} was not run"
         return Verdict(check=check, outcome=Outcome.UNMEASURED, reason=reason)
-    outcome = worst(v.outcome for v in verdicts)
-    decisive = next(v for v in verdicts if v.outcome is outcome)
-    return replace(decisive, evidence=tuple(e.id for e in bound))
-
-
-def _may_be_partial(check: str, evidence: Evidence) -> bool:
-    """Some nodes are enough where a check asks for no more, and to show a defect: it is one of the pool."""
-    stored = evidence.verdict(check)
-    return check in _ON_A_PART or (stored is not None and stored.outcome is Outcome.FAIL)
+    outcome = worst(v.outcome for _, v in bound)
+    decisive = next(v for _, v in bound if v.outcome is outcome)
+    return replace(decisive, evidence=tuple(e.id for e, _ in bound))
 
 
 def _of_incomplete(check: str, evidence: Evidence) -> Verdict:
@@ -268,10 +274,13 @@ def _step_time(
         if e.probe == evidence.probe
         and e.intact
         and e.complete
+        and e.spec_hash == binding.spec_hash  # which names the source
         and e.pool != binding.pool
-        and e.simulated == evidence.simulated
+        and not binding.node_uids & set(e.node_uids)  # pools that share nodes are no two pools
+        and (e.simulated, e.mode) == (evidence.simulated, evidence.mode)
         and (e.image, e.arguments) == (evidence.image, evidence.arguments)
-        and _time_of(e) is not None
+        and (at := _time_of(e)) is not None
+        and at <= binding.now + CLOCK_SKEW
     ]
     newest = max(other, key=lambda e: _time_of(e) or binding.now, default=None)
     if reason := incomparable(evidence, newest):

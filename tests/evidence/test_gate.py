@@ -264,6 +264,30 @@ def test_a_pinned_run_does_not_answer_what_jobs_get():
     assert judge(found).outcome is Outcome.UNMEASURED
 
 
+@pytest.mark.parametrize("mode", ["workload", ""])
+def test_what_jobs_get_does_not_answer_what_the_pool_can_do(mode):
+    found = proven()
+    found[2] = evidence("bandwidth", sweep().to_dict(), mode=mode)
+    assert judge(found).outcome is Outcome.UNMEASURED
+
+
+def test_figures_of_some_of_the_nodes_that_were_a_defect_once_are_no_health_of_the_pool():
+    """Judged again under other figures they reach the floor."""
+    below = tuple(Verdict(check=c, outcome=Outcome.FAIL) for c in ("bandwidth-floor", "bandwidth-shape"))
+    found = proven()
+    found[2] = evidence("bandwidth", sweep().to_dict(), verdicts=below, node_uids=UIDS[:1])
+    said = {v.check: v.outcome for v in judge(found).verdicts}
+    assert said["bandwidth-floor"] is said["bandwidth-shape"] is Outcome.UNMEASURED
+
+
+def test_the_worst_of_two_answers_to_one_question_counts():
+    answers = [Verdict(check="devices", outcome=outcome) for outcome in (Outcome.PASS, Outcome.FAIL)]
+    for order in (answers, answers[::-1]):
+        found = proven()
+        found[3] = evidence("devices", verdicts=tuple(order))
+        assert judge(found).outcome is Outcome.FAIL
+
+
 def test_one_failing_piece_among_passing_ones_fails():
     bad = evidence("transport-proof", verdicts=(Verdict(check="transport-proof", outcome=Outcome.FAIL, reason="tcp"),))
     assert judge([*proven(), bad]).outcome is Outcome.FAIL
@@ -285,8 +309,17 @@ def test_limits_changed_since_are_the_ones_that_hold():
 
 @pytest.mark.parametrize(
     "change",
-    [{"pool": POOL.identity}, {"complete": False}, {"image": "other"}, {"arguments": ("--batch", "2")}],
-    ids=["same pool", "cut", "image", "arguments"],
+    [
+        {"pool": POOL.identity},
+        {"complete": False},
+        {"image": "other"},
+        {"arguments": ("--batch", "2")},
+        {"mode": "workload"},
+        {"spec_hash": "of another source"},
+        {"measured": rfc3339(NOW + timedelta(days=1))},
+        {"node_uids": ("x", UIDS[0])},
+    ],
+    ids=["same pool", "cut", "image", "arguments", "mode", "spec", "future", "shared nodes"],
 )
 def test_a_baseline_that_is_not_the_same_run_elsewhere_is_none(change):
     other = [replace(BASELINE[0], **change).seal()]
