@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
+from infra.errors import Unreachable
 from infra.kube import heads
 from infra.kube.api import Kube
 from infra.ledger import Head, Ledger
@@ -33,10 +36,7 @@ def remember(ledger: Ledger, kube: Kube | None, at: str) -> None:
     key = head.ledger[:32]
     known = _local()
     if _follows(ledger, head, known.get(key)):
-        path = home() / _FILE
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({**known, key: entry}, indent=1), encoding="utf-8")
-        part.replace(path)
+        _write_local({**known, key: entry})
     if kube is not None and all(_follows(ledger, head, e) for e in heads.read(kube) if e.get("ledger") == head.ledger):
         heads.write(kube, key, entry)
 
@@ -58,6 +58,21 @@ def head_of(entry: Mapping[str, Any]) -> Head | None:
     if not isinstance(seq, int) or not entry.get("ledger") or not entry.get("hash"):
         return None
     return Head(ledger=str(entry["ledger"]), seq=seq, hash=str(entry["hash"]))
+
+
+def _write_local(heads_: Mapping[str, Any]) -> None:
+    """All at once, beside what other processes write at the same time. Raises Unreachable."""
+    path = home() / _FILE
+    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        part.write_text(json.dumps(heads_, indent=1), encoding="utf-8")
+        part.replace(path)
+    except OSError as cause:
+        raise Unreachable(
+            f"file {path}",
+            f"cannot be written: {cause.strerror}",
+            remedy="make POOLSHIFT_HOME a folder that can be written, with room",
+        ) from cause
 
 
 def _local() -> dict[str, dict[str, Any]]:

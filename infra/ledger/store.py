@@ -20,6 +20,7 @@ from infra.errors import BadSpec, Unreachable
 from infra.ledger.chain import GENESIS, Break, Entry, Head, Kept, breaks, canonical, digest, seal, storable
 
 PATIENCE = 30
+_AT_ONCE = 200  # entries in memory while all are checked
 # psycopg is what libpq's own drivers are called by; a URL as every other tool writes it must do.
 _POSTGRESQL = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -180,9 +181,19 @@ class Ledger:
 
     def verify(self) -> list[Break]:
         """Every place where the chain, or a raw output, is not what was written, oldest first; empty when all holds."""
-        kept = self.entries()
-        found = [*breaks(kept), *(broken for item in kept if (broken := self._raw_break(item)) is not None)]
-        return sorted(found, key=lambda broken: broken.seq)
+        lost: list[Break] = []
+        found = list(breaks(self._checking_raw(lost)))
+        return sorted([*found, *lost], key=lambda broken: broken.seq)
+
+    def _checking_raw(self, lost: list[Break]) -> Iterator[Kept]:
+        """Every entry, oldest first and one after the other: years of evidence do not fit in memory."""
+        with self._reading() as connection:
+            query = sa.select(ENTRIES).order_by(ENTRIES.c.seq)
+            for row in connection.execution_options(yield_per=_AT_ONCE).execute(query):
+                kept = _kept(row)
+                if (broken := self._raw_break(kept)) is not None:
+                    lost.append(broken)
+                yield kept
 
     def _raw_break(self, item: Kept) -> Break | None:
         if not item.raw_digest:
@@ -254,8 +265,10 @@ def _read_any_bytes(connection: Any, _: object) -> None:
     connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
 
 
-def _decompress(data: bytes) -> bytes:
-    """Whole and nothing behind it. Raises zlib.error."""
+def _decompress(data: object) -> bytes:
+    """Whole and nothing behind it. Raises zlib.error, for what is no bytes as well (SQLite keeps any type)."""
+    if not isinstance(data, bytes):
+        raise zlib.error(f"of type {type(data).__name__}")
     stream = zlib.decompressobj()
     raw = stream.decompress(data) + stream.flush()
     if not stream.eof or stream.unused_data:

@@ -315,3 +315,12 @@ def test_a_server_that_is_not_there_is_unreachable_without_the_password() -> Non
         Ledger.open("postgresql://poolshift:secret@127.0.0.1:1/ledger")
 
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [5, "text", 1.5])
+def test_raw_output_that_became_another_type_breaks_its_entry_and_not_the_check(tmp_path: Path, value: object) -> None:
+    """SQLite keeps any type in any column."""
+    with filled(str(tmp_path / "ledger.db")) as ledger:
+        with ledger._engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE poolshift_raw SET data = ?", (value,))
+        assert broken(ledger) == [1, 2, 3]

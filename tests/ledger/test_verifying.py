@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows import cli
+from infra.errors import Unreachable
 from infra.kube import api
 from infra.kube.api import Kube
-from infra.ledger import Ledger
+from infra.ledger import Entry, Ledger
 from infra.ledger.store import ENTRIES, RAW
 from infra.model.evidence import Evidence
 from infra.model.spec import Cluster, RevalidationSpec
 from infra.model.verdict import Outcome, Verdict
 from infra.sandbox import run as sandbox
-from tasks import ledgers, revalidation
+from tasks import heads, ledgers, revalidation
 from tasks.validate import Validation
 
 
@@ -230,3 +232,31 @@ def test_revalidation_finds_a_pool_that_slid_from_its_own_past_and_says_nothing_
     assert slid["since"].startswith("2026-01-05")
     again = measured(6, 300.0)
     assert again["since"].startswith("2026-01-05")
+
+
+def test_heads_that_are_remembered_at_once_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each into its own file first: with one name for all, the second found its own moved away."""
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
+
+    def run(number: int) -> None:
+        with Ledger.open(str(tmp_path / f"{number}.db")) as ledger:
+            for at in range(5):
+                ledger.append(Entry(at=str(at), kind="run", run="r", pool="p", subject="s"))
+                heads.remember(ledger, None, str(at))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, range(8)))
+    assert heads.of_machine()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_home_that_takes_no_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setenv("POOLSHIFT_HOME", str(tmp_path))
+    (tmp_path / "ledger-heads.json").mkdir()
+    with Ledger.open(str(tmp_path / "l.db")) as ledger:
+        ledger.append(Entry(at="t", kind="run", run="r", pool="p", subject="s"))
+        with pytest.raises(Unreachable, match=r"ledger-heads\.json"):
+            heads.remember(ledger, None, "t")
