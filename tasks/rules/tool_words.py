@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from infra.model.reading import ToolReading
 
-QUOTED = {"perftest", "ior", "device-plugin"}  # whose error is a line of its own words
+QUOTED = {
+    "perftest",
+    "ior",
+    "device-plugin",
+    "fi_pingpong",
+    "fabtests",
+    "iblinkinfo",
+}  # whose error is a line of its own words
 OBSERVED = {
     "io-error": "an operation failed: its error is in the output",
     "no-transfer": "no transfer is shown",
     "no-matching-provider": "libfabric found no device of the provider that was asked for",
     "not-rdma": "the provider is TCP or shared memory: a path is shown, RDMA is not",
+    "net-down": "a network interface of LNet is down",
     "no-ib-device": "no RDMA device is visible",
     "nvml-library-not-found": "the plugin cannot load NVIDIA's management library",
     "no-devices": "the plugin found no device to advertise",
@@ -21,6 +29,7 @@ REMEDIES = {
     "nvml-library-not-found": "Run the plugin under the NVIDIA runtime class, or mount the driver's libraries",
     "no-devices": "Check the machine type, the network interfaces of the launch template and the plugin's selectors",
     "exec-format-error": "Use an image for the node's architecture",
+    "net-down": "Check the interface below it, then lnetctl ping and the client's mount",
     "port-down": "Check cable and switch port, or replace the node",
     "implausible": "Measure between two nodes, past every cache",
     "implausible-storage": "Run it again past every cache: direct I/O (fio --direct=1, IOR -B, elbencho --direct), and "
@@ -28,6 +37,9 @@ REMEDIES = {
     "io-error": "Check the mount and the servers of the file system, then run it again",
     "data-corruption": "Keep the node out of the pool: what was read is not what was written",
     "no-transfer": "Start the server side first, and check that the nodes reach each other",
+    "transfer-failed": "Start the server side first, check that the nodes reach each other; on EFA, that the security "
+    "group lets all traffic to itself pass",
+    "link-below-its-best": "Check cable and switch port, and that the subnet manager runs",
     "no-matching-provider": "Request the RDMA resource in the pod; check the driver and the provider on the node",
     "completion-error": "Check the link and the peer; on RoCE, the GID index and the network's lossless class",
     "peer-not-reached": "Start the server side first, and check address, port and security group",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from tool_outputs import PERFTEST
+from tool_outputs import PERFTEST, PINGPONG
 
 from infra.model.verdict import Outcome
 from infra.probes.readers.lines import from_text
@@ -75,3 +75,64 @@ def test_a_kernel_without_verbs_shows_no_device() -> None:
     found = read("Failed to get IB devices list: Function not implemented\n")
     assert found.outcome is Outcome.FAIL
     assert found.fields["cause"] == "no-ib-device"
+
+
+TABLE = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n64      10k     1.2m        0.05s     22.13       2.89       0.35\n"
+BROKEN = {
+    "fi_pingpong after rows": (
+        "$ fi_pingpong -p efa b\n" + PINGPONG + "[error] util/pingpong.c:1500: fi_cq_read: 5 (Input/output error)\n",
+        "fi_pingpong",
+        "transfer-failed",
+    ),
+    "fi_pingpong, no device": (
+        "[error] util/pingpong.c:1876: fi_getinfo: -61 (No data available)\n",
+        "fi_pingpong",
+        "no-matching-provider",
+    ),
+    "fabtests after rows": (
+        "$ fi_rdm_tagged_bw -p efa b\n"
+        + TABLE
+        + "fi_cq_readerr(): common/shared.c:2000, ret=-103 (Software caused connection abort)\n",
+        "fabtests",
+        "transfer-failed",
+    ),
+    "fabtests, no device": (
+        "fi_getinfo(): common/shared.c:1012, ret=-61 (No data available)\n",
+        "fabtests",
+        "no-matching-provider",
+    ),
+    "shared memory": ("$ fi_pingpong -p sm2\n" + PINGPONG, "fi_pingpong", "not-rdma"),
+    "LNet": (
+        "net:\n    - net type: efa\n      local NI(s):\n        - nid: 10.0.0.1@efa\n          status: down\n          statistics:\n              send_count: 7\n",
+        "lnetctl",
+        "net-down",
+    ),
+    "a link that waits for the subnet manager": (
+        'CA: a mlx5_0:\n      0x1 1 1[  ] ==( 4X 106.25 Gbps Initialize/  LinkUp)==>  2 1[  ] "sw" ( )\n',
+        "iblinkinfo",
+        "link-below-its-best",
+    ),
+    "a link of half its lanes": (
+        'CA: a mlx5_0:\n      0x1 1 1[  ] ==( 2X 106.25 Gbps Active/  LinkUp)==>  2 1[  ] "sw" ( Could be 4X )\n',
+        "iblinkinfo",
+        "link-below-its-best",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_a_tool_says_to_be_broken_fails_under_its_name(name: str) -> None:
+    text, tool, cause = BROKEN[name]
+    found = read(text, "p5en.48xlarge")
+    assert found.outcome is Outcome.FAIL
+    assert (found.fields["tool"], found.fields["cause"]) == (tool, cause)
+    assert [f.code for f in found.findings] == [cause]
+    assert found.findings[0].remedy
+
+
+def test_a_table_of_fabtests_may_name_its_tests() -> None:
+    named = "name                                " + TABLE.replace("\n64 ", "\n64_lat                              64 ")
+    assert (
+        read("$ fi_rdm_tagged_bw -p efa b\n" + named).fields["rows"]
+        == read("$ fi_rdm_tagged_bw -p efa b\n" + TABLE).fields["rows"]
+    )

@@ -161,5 +161,9 @@ def read_lnet(text: str) -> ToolReading | None:
                 found[name] = found.get(name, 0) + count
             else:
                 beyond.add(f"{mark[1]} {name}")
-    figures = {"nets": nets} | ({"out_of_range": sorted(beyond)} if beyond else {})
-    return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures=figures, complete=None)
+    figures: dict[str, Any] = {"nets": nets} | ({"out_of_range": sorted(beyond)} if beyond else {})
+    down = re.findall(r"^[^\S\n]*-?\s*nid:\s*(\S+)\n[^\S\n]*status:\s*down\b", text, re.M)
+    if not down:
+        return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures=figures, complete=None)
+    figures["down"] = down
+    return ToolReading(kind=Kind.FABRIC, tool="lnetctl", figures=figures, healthy=False, cause="net-down")

@@ -11,6 +11,7 @@ _LINK = re.compile(
     r"==\(\s*(?:(?P<width>\d{1,3}X)\s+(?P<lane>[\d.]+) Gbps\s+)?(?P<state>\w+)/\s*(?P<physical>\w+)\)==>(?P<rest>.*)$",
     re.M,
 )
+_WELL = ("Active", "LinkUp")
 
 
 def read_iblinkinfo(text: str) -> ToolReading | None:
@@ -40,6 +41,7 @@ def read_iblinkinfo(text: str) -> ToolReading | None:
             links.append(link)
         elif not link["width"]:
             down += 1
+    broken = [m[0].strip() for m in links if (m["state"], m["physical"]) != _WELL or "Could be" in m["rest"]]
     rates, widths = [number(m["lane"]) for m in links], {m["width"] for m in links}
     lanes = {float(rate) for rate in rates if rate is not None}
     lane, width = (next(iter(lanes)) if len(lanes) == 1 else None), (next(iter(widths)) if len(widths) == 1 else None)
@@ -54,9 +56,12 @@ def read_iblinkinfo(text: str) -> ToolReading | None:
             "lanes_gbps": sorted(lanes),
             "links": len(links),
             "down_ports": down,
+            "error": broken[0][:120] if broken else None,
             "all_active": all(m["state"] == "Active" and m["physical"] == "LinkUp" for m in links) if links else None,
         },
         complete=False if None in rates else None,
+        healthy=False if broken else None,
+        cause="link-below-its-best" if broken else None,
     )
 
 

@@ -15,13 +15,18 @@ _FIELD = re.compile(r"^[^\S\n]*(fabric|domain|version|type|protocol):\s*(\S+)", 
 _GETINFO = re.compile(r"fi_getinfo\S*:?\s*(?:provider \S+ returned )?(-\d+)(?:\s*\(([^)]*)\))?")
 _MISSING = re.compile(r"fi_(?:info|pingpong): (?:command )?not found|executable file not found in \$PATH.*fi_info")
 # fi_pingpong counts what was sent and acknowledged; the programs of fabtests count iterations.
-_PINGPONG = re.compile(r"^[^\S\n]*bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer", re.M)
+_PINGPONG = re.compile(
+    r"^[^\S\n]*(?P<name>name\s+)?bytes\s+(?P<counted>#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer", re.M
+)
 _PINGPONG_PROVIDER = re.compile(
     r"(?:\bprov_name:\s*|\bfi_\w+\b.*?\s-p\s*|\bprovider\s*[:=]\s*|FI_PROVIDER=)[\"']?([\w;]+)"
     r"(?![\w;]|\s*\n\s*fabric:)"  # of a list that fi_info printed
 )
-_PINGPONG_ERROR = re.compile(r"^\[error\] .*pingpong\.c:\d+\s*: (.+)$|^bind\(\): .*pingpong\.c.*$", re.M)
-_NOT_RDMA = {"tcp", "sockets", "udp", "shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
+# The two ways in which both report a call that failed.
+_FAILED = re.compile(
+    r"^\[error\] (?:fabtests:\S*|\S*pingpong\.c:)\d+\s*: .+$|^\w+\(\): \S+\.c:\d+\s*, ret=-?\d+ \([^)\n]*\)", re.M
+)
+_NOT_RDMA = {"tcp", "sockets", "udp", "shm", "sm2", "net", "tcp;ofi_rxm", "udp;ofi_rxd"}
 _RELIABLE = "FI_EP_RDM"
 _BY_ADDRESS = "EFA-"  # libfabric before 1.16 gives each device a fabric of its own, named by its address
 _UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -29,6 +34,7 @@ _UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 def read_fi_info(text: str) -> ToolReading | None:
     """Read fi_info, or None. libfabric 2 lists a device under two fabrics: only distinct domains are devices."""
+    text = _FAILED.sub("", text)  # of the same library, and another tool
     missing = _MISSING.search(text)
     error = _GETINFO.search(text)
     blocks = re.split(r"(?m)^(?=\s*provider:)", text)
@@ -96,35 +102,45 @@ def _entry(block: str) -> dict[str, str]:
 
 
 def read_fi_pingpong(text: str) -> ToolReading | None:
-    """Read fi_pingpong's table, or None. Over tcp or shm it proves a path, never RDMA."""
-    caption, error = _PINGPONG.search(text), _PINGPONG_ERROR.search(text)
+    """Read the table of fi_pingpong or of a program of fabtests, or None.
+
+    Over tcp or shm it proves a path, never RDMA.
+    """
+    caption, error = _PINGPONG.search(text), _FAILED.search(text)
     if not caption and not error:
         return None
-    rows = _transfers(text[caption.end() :], rate=4 if caption[1] == "iters" else 5) if caption else []
+    of_fabtests = caption["counted"] == "iters" if caption else "pingpong.c" not in error[0] if error else False
+    rows = (
+        _transfers(text[caption.end() :], rate=4 if of_fabtests else 5, named=bool(caption["name"])) if caption else []
+    )
     names = [match[1] for match in _PINGPONG_PROVIDER.finditer(text)]
     # What libfabric gave goes before what was asked for: `-p tcp` becomes tcp;ofi_rxm.
     name = max(names, key=len) if names else None
     rdma = None if name is None else (False if name in _NOT_RDMA else name in {"efa", "verbs", "cxi", "opx"} or None)
+    cause = "not-rdma" if rdma is False else (None if rows else "no-transfer")
+    if error:
+        cause = "no-matching-provider" if "fi_getinfo" in error[0] else "transfer-failed"
     return ToolReading(
         kind=Kind.FABRIC,
-        tool="fabtests" if caption and caption[1] == "iters" else "fi_pingpong",
+        tool="fabtests" if of_fabtests else "fi_pingpong",
         figures={
             "provider": name,
             "rdma": rdma,
             "rows": rows,
             "peak_mb_s": max((r["mb_s"] for r in rows), default=None),
+            "error": error[0][:120] if error else None,
         },
         complete=None,
-        healthy=False if rdma is False or not rows else None,
-        cause="not-rdma" if rdma is False else (None if rows else "no-transfer"),
+        healthy=False if cause else None,
+        cause=cause,
     )
 
 
-def _transfers(table: str, *, rate: int) -> list[dict[str, Any]]:
-    """The rows of the table, whose column `rate` is MB/s; a size may be 1.5m."""
+def _transfers(table: str, *, rate: int, named: bool) -> list[dict[str, Any]]:
+    """The rows of the table, whose column `rate` behind a test's name is MB/s; a size may be 1.5m."""
     rows = []
     for line in table.splitlines():
-        words = line.split()
+        words = line.split()[named:]
         size = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", words[0]) if words else None
         if len(words) < rate + 2 or not size:
             continue
