@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.fabrics.fabric import Fabric
-from infra.model.reading import NcclLog, is_software
+from infra.model.reading import NcclLog, family_of, is_software
 from infra.model.verdict import Finding, Level
 from tasks.rules.gpudirect import gpudirect
 from tasks.rules.remedies import remedy_of
@@ -34,6 +34,7 @@ def explain(
     log: NcclLog,
     *,
     name: str | None,
+    tcp: bool,
     rdma: bool | None,
     gdr: str | None,
     fabric: Fabric | None,
@@ -47,7 +48,7 @@ def explain(
     parts = [
         _failures(log, name),
         _sockets(log, name, single=single, by_design=by_design, fabric=fabric),
-        _mixed(log, name),
+        _mixed(log, name, tcp=tcp),
         _software(log, name),
         gpudirect(log, name, gdr, single=single, fabric=fabric, gpus=gpus),
         _nics(log, name, fabric),
@@ -181,22 +182,26 @@ def _disabled(log: NcclLog) -> str:
     return ""
 
 
-def _mixed(log: NcclLog, name: str | None) -> _Part:
+def _mixed(log: NcclLog, name: str | None, *, tcp: bool) -> _Part:
     found: list[Finding] = []
     if name == "mixed":
-        shown = log.channel_networks or log.selected or log.providers
+        shown = {**log.selected, **log.channel_networks} or log.providers
+        remedy = (
+            "Find the rank that says Socket in its own log; pin NCCL_NET so that it fails instead"
+            if tcp
+            else "Run one image, with the fabric's plugin, on every node; pin NCCL_NET so that a rank without it fails"
+        )
         found.append(
             Finding(
-                level=Level.BLOCK,
+                level=Level.BLOCK if tcp else Level.WARN,
                 code="mixed-transport",
                 object="job",
-                observed="ranks or communicators use different networks: "
-                + ", ".join(f"{k} ({n})" for k, n in sorted(shown.items()))
-                + _on_sockets(log),
-                remedy="Find the rank that says Socket in its own log; pin NCCL_NET so that it fails instead",
+                observed=f"ranks or communicators use different networks: {', '.join(sorted(shown))}"
+                + _on_network(log, "Socket" if tcp else min(log.selected, key=lambda n: log.selected[n], default="")),
+                remedy=remedy,
             )
         )
-        return found, "degraded"
+        return found, "degraded" if tcp else "suspicious"
     layers = {hca.link_layer for hca in log.hcas}
     if {"IB", "RoCE"} <= layers:
         found.append(
@@ -231,17 +236,18 @@ def _software(log: NcclLog, name: str | None) -> _Part:
     return [found], "degraded"
 
 
-def _on_sockets(log: NcclLog) -> str:
-    """Who is on sockets, as far as the log names them."""
+def _on_network(log: NcclLog, name: str) -> str:
+    """Who is on this one, as far as the log names them."""
     by_rank = [
         f"rank {m.rank} of communicator {c.id} on {m.host}"
         for c in log.communicators
         for m in c.members
-        if m.network == "Socket"
+        if m.network == name
     ]
-    by_host = sorted({r.host for r in log.ranks if r.host and ("Socket" in r.networks or "socket" in r.channels)})
+    family = family_of(name).value
+    by_host = sorted({r.host for r in log.ranks if r.host and (name in r.networks or family in r.channels)})
     named = by_rank or by_host
-    return f"; on sockets: {and_more(named, 4)}" if named else ""
+    return f"; on {name}: {and_more(named, 4)}" if name and named else ""
 
 
 def _nics(log: NcclLog, name: str | None, fabric: Fabric | None) -> _Part:

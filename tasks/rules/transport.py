@@ -16,6 +16,7 @@ from tasks.rules.fallbacks import explain, on_software
 # Network families whose data path is of RDMA class. TCPX and TCPXO count: the intended accelerated fabric of their
 # machines. Libfabric and UCX depend on the provider underneath.
 RDMA_FAMILIES = frozenset({Family.IB, Family.GIB, Family.FASTRAK, Family.TCPX})
+_TCP_FAMILIES = frozenset({Family.SOCKET, Family.FASTSOCKET})
 _TCP_PROVIDERS = frozenset({"tcp", "sockets", "udp", "net", "tcp;ofi_rxm", "udp;ofi_rxd"})
 _RDMA_PROVIDERS = frozenset({"efa", "efa-direct", "cxi", "verbs", "verbs;ofi_rxm", "opx", "psm2"})
 _FAILED = frozenset(
@@ -72,16 +73,18 @@ def describe(
     mixed = len(families) > 1 or _providers_mixed(log)
     single = (one_host or _single_node(log)) and evidence != "channels"
     name = "mixed" if mixed else _name(log, families)
+    tcp = bool(families & _TCP_FAMILIES) or _providers_mixed(log)
     provider = _provider(log)
-    rdma = False if on_software(log, name) else _rdma(name, provider, families)
+    rdma = False if on_software(log, name) else _rdma(name, provider, families, tcp=tcp)
     fatal = any(w.fatal for w in log.warnings)
     by_design = fabric is not None and not fabric.rdma
-    fallback = _fallback(log, name, single=single, fabric=fabric)
+    fallback = _fallback(log, name, single=single, fabric=fabric, tcp=tcp)
     gdr = _gdr(log) if name not in {"socket", "libfabric-tcp", "fastsocket", None} else _gdr_without_name(log, name)
     network = _network(log)
     findings, verdict, cause = explain(
         log,
         name=name,
+        tcp=tcp,
         rdma=rdma,
         gdr=gdr,
         fabric=fabric,
@@ -123,7 +126,7 @@ def _families(log: NcclLog) -> tuple[frozenset[Family], str]:
     channels = frozenset(f for f, n in log.net_channels.items() if n)
     selected = frozenset(family_of_name(log, name) for name in log.selected)
     if channels:
-        return channels | (selected - channels if _disagree(channels, selected) else frozenset()), "channels"
+        return channels | selected, "channels"  # a rank's choice without a channel is one too: neither hides the other
     if selected:
         return selected, "selected"
     if log.providers:
@@ -148,11 +151,6 @@ def _only_bootstrap(log: NcclLog) -> bool:
     """NCCL before 2.5 lists socket interfaces for its bootstrap, whatever carries the data."""
     old = log.version is not None and log.version.startswith(("2.0", "2.1.", "2.2.", "2.3.", "2.4."))
     return old and "no-ib-device" not in log.hints
-
-
-def _disagree(channels: frozenset[Family], selected: frozenset[Family]) -> bool:
-    """One rank's sockets beside another's RDMA: both sets count, so that neither hides the other."""
-    return bool(selected) and (Family.SOCKET in channels) != (Family.SOCKET in selected)
 
 
 def _hinted(log: NcclLog) -> Family | None:
@@ -206,10 +204,10 @@ def _verbs_name(log: NcclLog) -> str:
     return "ib-verbs"
 
 
-def _rdma(name: str | None, provider: str | None, families: frozenset[Family]) -> bool | None:
+def _rdma(name: str | None, provider: str | None, families: frozenset[Family], *, tcp: bool) -> bool | None:
     if name is None:
         return None
-    if name in {"socket", "libfabric-tcp", "fastsocket", "mixed"}:
+    if name in {"socket", "libfabric-tcp", "fastsocket"} or (name == "mixed" and tcp):
         return False
     if name == "efa":
         return True
@@ -218,11 +216,11 @@ def _rdma(name: str | None, provider: str | None, families: frozenset[Family]) -
     return True if families <= RDMA_FAMILIES or name in {"ib", "roce"} else None
 
 
-def _fallback(log: NcclLog, name: str | None, *, single: bool, fabric: Fabric | None) -> bool | None:
+def _fallback(log: NcclLog, name: str | None, *, single: bool, fabric: Fabric | None, tcp: bool) -> bool | None:
     """Whether the job went on over TCP where RDMA was meant; None where that cannot be told."""
     if single:
         return None
-    if name in {"socket", "libfabric-tcp", "mixed"}:
+    if name in {"socket", "libfabric-tcp"} or (name == "mixed" and tcp):
         return fabric is None or fabric.rdma
     if name is not None:
         return name == "fastsocket" and fabric is not None and fabric.rdma

@@ -254,3 +254,20 @@ def test_a_log_proves_the_network_of_no_table_that_other_processes_printed(log: 
     assert next(v.outcome for v in found.verdicts if v.check == "transport-proof") is outcome
     assert found.outcome is outcome
     assert any("this log is of another run" in item for item in found.missing) == (outcome is not Outcome.PASS)
+
+
+GIB = write(Job(gpus=8, channels=8, fabric="gib", nics=8, payload=False)).decode().splitlines()
+
+
+def test_a_rank_that_lost_the_fabrics_plugin_is_told_though_it_is_on_rdma_too() -> None:
+    """NCCL's own verbs carry the bytes of that rank as well, by another way than the others' plugin."""
+    whole = judge(from_text("\n".join(GIB)), machine_type="a3-ultragpu-8g", nodes=2)
+    assert (whole.verdict, [f.code for f in whole.findings]) == ("healthy", [])
+    own = re.compile(r"(network|plugin) gIB")
+    lost = [own.sub(r"\1 IB", line) if line.startswith("node-2:1009:") else line for line in GIB]
+    found = judge(from_text("\n".join(lost)), machine_type="a3-ultragpu-8g", nodes=2)
+    assert (found.verdict, found.outcome) == ("suspicious", Outcome.UNMEASURED)
+    assert (found.fields["rdma"], found.fields["fallback"]) == (True, False)
+    said = next(f for f in found.findings if f.code == "mixed-transport")
+    assert "on IB: rank 9 of communicator 0xabc0 on node-2" in said.observed
+    assert "plugin" in said.remedy
