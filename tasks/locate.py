@@ -23,9 +23,12 @@ def locate(session: Session, probe: Probe) -> Located:
     limits = Limits(node_tests=int(session.spending.left() / per_node) if per_node else 0)
     rounds = 0
 
-    def run(groups: Sequence[Group]) -> Mapping[Group, Outcome]:
+    def run(groups: Sequence[Group]) -> Mapping[Group, Outcome] | None:
         nonlocal rounds
         rounds += 1
+        name, need = f"localisation round {rounds}", per_node * sum(map(len, groups))
+        if need > session.spending.left(name):  # a round may have held its nodes longer than was estimated
+            return None
         session.say(
             f"localisation round {rounds}: {plural(len(groups), 'group')} of "
             f"{plural(max(map(len, groups)), 'node')} at most"
@@ -37,8 +40,7 @@ def locate(session: Session, probe: Probe) -> Located:
             outcome, minutes = trial(session, probe, nodes, f"{session.attempt}l{rounds}-{number}", name)
             return group, outcome, minutes
 
-        name = f"localisation round {rounds}"
-        session.spending.begin(name, per_node * sum(map(len, groups)))
+        session.spending.begin(name, need)
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             done = list(pool.map(one, enumerate(groups)))
         minutes = sum(spent for _, _, spent in done)

@@ -15,7 +15,7 @@ from infra.model.verdict import Outcome
 
 Group = frozenset[str]
 Pair = tuple[str, str]
-Run = Callable[[Sequence[Group]], Mapping[Group, Outcome]]
+Run = Callable[[Sequence[Group]], Mapping[Group, Outcome] | None]
 SILENT = 2  # a test that gave no answer is tried once more
 REOPEN = 3  # times that what was found may turn out not to be all
 
@@ -115,7 +115,7 @@ def localise(nodes: Iterable[str], run: Run, limits: Limits | None = None) -> Lo
 
     Args:
         nodes: at least two names.
-        run: tests disjoint groups, all at once, and says pass, fail or unmeasured for each.
+        run: tests disjoint groups, all at once, and says pass, fail or unmeasured for each; None: it may run no more.
         limits: of tests.
 
     """
@@ -126,7 +126,10 @@ def localise(nodes: Iterable[str], run: Run, limits: Limits | None = None) -> Lo
         cost = sum(len(group) for group in groups)
         if state.tests + len(groups) > limits.tests or state.node_tests + cost > limits.node_tests:
             return _located(state, f"stopped at the limit after {state.tests} tests")
-        state = learn(state, groups, run(groups))
+        answers = run(groups)
+        if answers is None:
+            return _located(state, f"the budget allows no further round after {state.tests} tests")
+        state = learn(state, groups, answers)
     return _located(state, "")
 
 

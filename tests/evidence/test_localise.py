@@ -115,6 +115,15 @@ def test_the_limit_of_node_tests_is_kept():
     assert "limit" in found.reason
 
 
+def test_what_may_run_no_more_leaves_its_nodes_in_doubt_and_says_why():
+    fabric = Fabric(64, bad=[9])
+    found = localise(names(64), lambda groups: fabric(groups) if fabric.rounds < 2 else None)
+    assert found.rounds == 2
+    assert not found.bad_nodes
+    assert "n09" in found.unresolved
+    assert "budget" in found.reason
+
+
 @settings(max_examples=80)
 @given(st.integers(2, 40), st.data())
 def test_a_well_node_is_never_blamed_and_a_bad_one_never_called_good(count, data):
