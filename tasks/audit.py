@@ -26,12 +26,14 @@ from tasks.rules.audit import Component
 from tasks.rules.nearest import nearest
 from tasks.rules.wording import plural
 
+SIMULATED = "poolshift.dev/simulated"  # the label of the sandbox's nodes, in every dump of them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
     """What was found. `reading` holds the facts of a plugin's own log, when that was the input.
 
-    `notes`: what was seen and could not be judged.
+    `notes`: what was seen and could not be judged. `simulated`: the sandbox made the cluster, or the dump's nodes.
     """
 
     components: tuple[Component, ...] = ()
@@ -39,6 +41,7 @@ class Audit:
     reading: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     now: datetime | None = None
     notes: tuple[str, ...] = ()
+    simulated: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -81,7 +84,8 @@ class Audit:
         """One line: the outcome and how much was looked at; below it, what could not be, and why."""
         parts = [plural(len(self.components), "component")] if self.components else []
         parts += [plural(len(self.verdicts), "pool")] if self.verdicts else []
-        first = f"audit: {self.outcome.value} ({', '.join(parts) or 'nothing to judge'})"
+        mark = " (simulated)" if self.simulated else ""
+        first = f"audit{mark}: {self.outcome.value} ({', '.join(parts) or 'nothing to judge'})"
         untold = [v.reason for v in self.verdicts if v.outcome is Outcome.UNMEASURED and not v.findings]
         why = [*self.notes, *dict.fromkeys(untold)]
         if untold:
@@ -105,6 +109,7 @@ class Audit:
             "components": shown,
             "pools": [v.to_dict() for v in self.verdicts],
             "notes": list(self.notes),
+            "simulated": self.simulated,
         }
 
 
@@ -161,7 +166,8 @@ def of_objects(
         )
     except (AttributeError, KeyError, TypeError, ValueError) as cause:
         raise audit_files.first_odd(kinds, cause) from cause
-    verdicts, notes = _pools(view, missing=[kind for kind in ("DaemonSet", "Pod") if kind not in kinds])
+    needed = ["DaemonSet", "Pod"] + ["ResourceSlice"] * bool(rules.dra_drivers(view.daemonsets))
+    verdicts, notes = _pools(view, missing=[kind for kind in needed if kind not in kinds])
     missed = {f.object for v in verdicts for f in v.findings}
     found = rules.components(
         view.nodes,
@@ -173,7 +179,8 @@ def of_objects(
     notes = (*notes, *doubts)
     if not verdicts:
         notes = (*notes, "no node of a known machine type: whether the plugins cover every node cannot be told")
-    return Audit(components=tuple(found), verdicts=verdicts, notes=notes)
+    simulated = any(node.labels.get(SIMULATED) == "true" for node in view.nodes)
+    return Audit(components=tuple(found), verdicts=verdicts, notes=notes, simulated=simulated)
 
 
 def of_cluster(cluster: Cluster, pools: Sequence[str] = ()) -> Audit:
@@ -187,7 +194,7 @@ def of_cluster(cluster: Cluster, pools: Sequence[str] = ()) -> Audit:
     view = plugins.survey(kube, _chosen(kube.list("/api/v1/nodes"), pools))
     verdicts, notes = _pools(view)
     remembered = tuple(_remember(v, simulated=kube.sandbox is not None) for v in verdicts)
-    return Audit(verdicts=remembered, now=kube.clock.now(), notes=notes)
+    return Audit(verdicts=remembered, now=kube.clock.now(), notes=notes, simulated=kube.sandbox is not None)
 
 
 def _chosen(
@@ -243,7 +250,7 @@ def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verd
     for (label, name, machine), nodes in pools.items():
         expected = readiness.expectation(_pool(label, name, machine, len(nodes)))
         found = readiness_rules.judge(replace(view, nodes=tuple(nodes)), expected)
-        verdicts.append(_without(missing, found) if missing else found)
+        verdicts.append(_without(missing, found, view) if missing else found)
     notes = [
         f"{plural(count, 'node')} of machine type {machine}: not in infra/fabrics, so what they should offer is unknown"
         for machine, count in sorted(strange.items())
@@ -251,14 +258,28 @@ def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verd
     return tuple(verdicts), tuple(notes)
 
 
-def _without(missing: Sequence[str], verdict: Verdict) -> Verdict:
-    """A dump without DaemonSets or pods shows devices that are missing; a pass takes the plugins as well."""
-    unseen = {"plugin-absent", "plugin-pod-missing"} if "DaemonSet" in missing else {"plugin-pod-missing"}
-    findings = tuple(f for f in verdict.findings if f.code not in unseen)
+def _without(missing: Sequence[str], verdict: Verdict, view: PluginView) -> Verdict:
+    """A dump without DaemonSets or pods shows devices that are missing; a pass takes the plugins as well.
+
+    One without the slices of a DRA driver that runs does not even show the devices that it serves.
+    """
+    unseen = {"plugin-pod-missing"} | ({"plugin-absent"} if "DaemonSet" in missing else set())
+    served = rules.dra_drivers(view.daemonsets) if "ResourceSlice" in missing else ()
+    findings = tuple(
+        f
+        for f in verdict.findings
+        if not (f.code in unseen and set(missing) != {"ResourceSlice"})
+        and not (served and f.code in ("plugin-absent", "devices-missing") and rules.by_slices(f, served))
+    )
     if any(f.level is Level.BLOCK for f in findings):
         return replace(verdict, findings=findings, reason=findings[0].fact())
+    if set(missing) == {"ResourceSlice"} and findings == verdict.findings:
+        return verdict  # nothing was left to the driver
     kinds = " and no ".join(f"{kind}s" for kind in missing)
-    reason = f"the dump holds no {kinds}: whether the plugins cover every node cannot be told"
+    lacks = (
+        "what its DRA driver offers" if set(missing) == {"ResourceSlice"} else "whether the plugins cover every node"
+    )
+    reason = f"the dump holds no {kinds}: {lacks} cannot be told"
     return replace(verdict, outcome=Outcome.UNMEASURED, findings=findings, reason=reason)
 
 

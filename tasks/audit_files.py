@@ -17,7 +17,10 @@ from infra.clock import parse_time
 from infra.errors import BadFile, Unmeasured
 from infra.kube import dump, plugins
 
-DUMP = "kubectl get nodes,daemonsets,pods,events -A -o json > dump.json, then: poolshift audit -f dump.json"
+DUMP = (
+    "kubectl get nodes,daemonsets,pods,events -A -o json > dump.json (with a DRA driver: resourceslices as well), "
+    "then: poolshift audit -f dump.json"
+)
 _PACKED: Sequence[tuple[bytes, Callable[[bytes], bytes]]] = (
     (b"\x1f\x8b", gzip.decompress),
     (b"BZh", bz2.decompress),

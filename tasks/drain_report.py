@@ -63,6 +63,7 @@ class DrainReport:
     seconds: float
     dry_run: bool = False
     selected: bool = False
+    simulated: bool = False
 
     @property
     def blocked(self) -> tuple[Finding, ...]:
@@ -115,4 +116,5 @@ class DrainReport:
             "evictions": asdict(self.tally),
             "requests": self.requests,
             "seconds": round(self.seconds, 2),
+            "simulated": self.simulated,
         }

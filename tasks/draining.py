@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from infra.errors import BadSpec, NotFound
@@ -103,7 +103,7 @@ def drain(
     )
     try:
         kube = api.connect(cluster)
-        return drain_nodes(
+        report = drain_nodes(
             kube,
             _names(kube, request),
             options,
@@ -111,6 +111,7 @@ def drain(
             passing=passing,
             proven=proven,
         )
+        return replace(report, simulated=kube.sandbox is not None)
     except KeyboardInterrupt:
         say(f"to go on: {request.command(cluster)}")
         raise

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from infra.model.cluster import EMPTY, Node
-from infra.model.plugins import KNOWN_PLUGINS, Container, DaemonSet, PluginPod, stem
+from infra.model.plugins import DRA_DRIVERS, KNOWN_PLUGINS, Container, DaemonSet, PluginPod, stem
 from infra.model.pools import MACHINE_LABEL
-from infra.model.verdict import Outcome
+from infra.model.verdict import Finding, Outcome
 from tasks.rules.causes import cause_of
 from tasks.rules.plugin_cover import recognises, refusal
 from tasks.rules.wording import plural
@@ -102,6 +102,26 @@ def _kinds(daemonset: DaemonSet) -> set[str]:
 def _elsewhere(daemonset: DaemonSet, nodes: Sequence[Node]) -> bool:
     mounts = any(plugin.csi and recognises(plugin, daemonset) for plugin in KNOWN_PLUGINS)
     return bool(nodes) and not mounts and all(refusal(daemonset, node) is not None for node in nodes)
+
+
+def dra_drivers(daemonsets: Iterable[DaemonSet]) -> tuple[str, ...]:
+    """The DRA drivers whose DaemonSets are there: without its ResourceSlices nobody knows what one offers."""
+    return tuple(sorted({driver for d in daemonsets for word, driver in _DRA_DAEMONSETS.items() if word in d.name}))
+
+
+# kubernetes-sigs/dranet and EKS' chart of it, GKE's managed one, NVIDIA's driver for GPUs: names as they ship them.
+_DRA_DAEMONSETS = {
+    "dranet": "dra.net",
+    "networking-dra-driver": "dra.net",
+    "nvidia-dra-driver-gpu": "gpu.nvidia.com",
+}
+
+
+def by_slices(finding: Finding, drivers: Collection[str]) -> bool:
+    """Is this about devices of which the nodes show none, and that one of these drivers may offer?"""
+    told = f"{finding.observed} {finding.expected}"
+    names = [name for name, serving in DRA_DRIVERS.items() if set(serving) & set(drivers) and name in told]
+    return bool(names) and (finding.code == "plugin-absent" or ": 0 allocatable" in finding.observed)
 
 
 def is_accelerated(node: Node) -> bool:

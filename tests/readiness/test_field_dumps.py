@@ -239,6 +239,36 @@ def test_a_plugin_that_runs_again_after_a_crash_of_today_is_shown() -> None:
     assert [(f.code, f.level) for f in found.findings] == [("plugin-restarting", Level.WARN)]
 
 
+def test_a_dump_without_slices_blames_no_plugin_for_what_a_dra_driver_serves() -> None:
+    """Told to install the device plugin, somebody would give each device two owners."""
+    dump = Dump()
+    dump.by_dra("dra.net", lambda _: rdma(True))
+    dump.beside("dranet")
+    assert of_objects(dump.objects()).outcome is Outcome.PASS
+    slices, dump.more = dump.more, []
+    found = of_objects(dump.objects())
+    assert (found.outcome, found.findings) == (Outcome.UNMEASURED, ())
+    assert "ResourceSlices" in found.wording()
+    dump.nodes[0]["status"]["allocatable"][GPU] = "0"
+    found = of_objects(dump.objects())
+    assert (found.outcome, [f.code for f in found.findings][-1]) == (Outcome.FAIL, "devices-missing")
+    dump.more = slices[:1]
+    assert of_objects(dump.objects()).outcome is Outcome.FAIL
+    sound = Dump()
+    sound.beside("dranet")
+    assert of_objects(sound.objects()).outcome is Outcome.PASS
+
+
+def test_a_dump_of_the_sandbox_is_told_as_simulated() -> None:
+    dump = Dump()
+    assert not of_objects(dump.objects()).to_json()["simulated"]
+    for node in dump.nodes:
+        node["metadata"]["labels"]["poolshift.dev/simulated"] = "true"
+    found = of_objects(dump.objects())
+    assert found.to_json()["simulated"]
+    assert "simulated" in found.wording()
+
+
 def test_the_newer_of_two_states_counts_wherever_it_stands() -> None:
     for newest in (0, 1):
         dump = Dump()
