@@ -147,3 +147,12 @@ def test_the_plugin_for_amds_gpus_tells_its_version() -> None:
 def test_a_call_of_libfabric_that_failed_says_so_by_its_return_code(text: str, code: str) -> None:
     warning = classify(text)
     assert (warning.code, warning.fatal) == (code, code == "ofi-call-failed")
+
+
+def test_many_warnings_that_nobody_knows_hide_none_that_has_a_name() -> None:
+    """The receive path that stalls fails a run: behind 64 others it was one more doubt."""
+    noise = "".join(f"node-a:11:12 [0] x.cc:{n} NCCL WARN something odd {n}\n" for n in range(300))
+    stalled = "node-a:11:12 [0] x.cc:1 NCCL WARN NET/GPUDirectTCPX : rx ctrl timeout cnt 5\n"
+    assert read(noise + stalled).verdict == "stalled"
+    calls = "".join(f"node-a:11:12 [0] NCCL WARN Call to x{n} returned Broken {n}, retrying\n" for n in range(500))
+    assert read(calls + "node-a:11:12 [0] NCCL WARN Cuda failure 700\n").verdict == "failed"

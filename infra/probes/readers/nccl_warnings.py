@@ -136,28 +136,30 @@ _OUTSIDE_WORDS = (
     *(b"[Hardware Error]", b"AER: Uncorrected", b"mlx5_core ", b"efa 0000:"),
 )
 _MOST = 64
+_CODES = 256  # codes of system calls hold their error's text, so that there may be any number
 
 
 class Warned:
-    """What was warned of. However much it is, one of each kind is kept.
+    """What was warned of. However much it is, one of each code is kept, and one of each weight.
 
-    A kind is whether it is fatal, and where it is harmless: everywhere, at an abort alone, or nowhere.
+    A weight is whether it is fatal, and where it is harmless: everywhere, at an abort alone, or nowhere.
     """
 
     def __init__(self) -> None:
         self.kept: list[LogWarning] = []
         self.count = 0
+        self._codes: set[str] = set()
+        self._weights: set[tuple[bool, object]] = set()
 
     def take(self, warning: LogWarning) -> None:
         """Keep it, if there is room or none of its kind yet."""
         self.count += 1
-        kind = _kind(warning)
-        if len(self.kept) < _MOST or not any(_kind(kept) == kind for kept in self.kept):
+        weight = warning.fatal, warning.facts.get("harmless")
+        new = warning.code not in self._codes and len(self._codes) < _CODES
+        if len(self.kept) < _MOST or new or weight not in self._weights:
             self.kept.append(warning)
-
-
-def _kind(warning: LogWarning) -> tuple[bool, object]:
-    return warning.fatal, warning.facts.get("harmless")
+            self._codes.add(warning.code)
+            self._weights.add(weight)
 
 
 def is_error(text: str) -> bool | None:
