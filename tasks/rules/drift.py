@@ -7,7 +7,7 @@ mean of all, a pool that loses one percent a week never drifts. One lucky measur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from infra.model.evidence import Evidence
@@ -20,12 +20,13 @@ CHECK = "drift"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One figure that is compared with itself over time. Only equal ones are: as many nodes, the same command."""
+    """One figure that is compared with itself over time. Only equal ones are: as many nodes, of one machine type."""
 
     name: str
     unit: str
     probe: str
     mode: str
+    machine_type: str
     nodes: int
     arguments: tuple[str, ...] = ()
 
@@ -65,6 +66,7 @@ def judge(pool: str, past: Sequence[Evidence], now: Sequence[Evidence], *, share
             short.append(f"{figure.name}: {len(earlier)} of {points} earlier measurements")
         elif (finding := _slid(pool, figure, earlier, measured[-1], share, points)) is not None:
             findings.append(finding)
+    short += [f"{figure.name}: not measured this time" for figure in _left_out(known, found)]
     limit = f"at most {share:.0%} worse than the pool's own best level over {points} measurements"
     if findings:
         return _verdict(Outcome.FAIL, limit, f"{findings[0].object}: {findings[0].observed}", tuple(findings))
@@ -72,6 +74,20 @@ def judge(pool: str, past: Sequence[Evidence], now: Sequence[Evidence], *, share
         reason = f"not comparable with the past: {and_more(short, 3)}" if short else "nothing was measured"
         return _verdict(Outcome.UNMEASURED, limit, reason)
     return _verdict(Outcome.PASS, limit, f"{plural(len(found), 'figure')} as good as before")
+
+
+def _left_out(known: Mapping[Figure, Sequence[Point]], found: Mapping[Figure, Sequence[Point]]) -> list[Figure]:
+    """What the last measurement of the same kind had and this one lacks: where it is lost, it may be what slid."""
+    last: dict[Figure, str] = {}
+    for figure, points in known.items():
+        last[_kind(figure)] = max(last.get(_kind(figure), ""), points[-1].at)
+    now = {_kind(figure) for figure in found}
+    return [f for f, points in known.items() if f not in found and _kind(f) in now and points[-1].at == last[_kind(f)]]
+
+
+def _kind(figure: Figure) -> Figure:
+    """The measurement that a figure is of, whatever the size."""
+    return replace(figure, name="")
 
 
 def figures(evidence: Sequence[Evidence]) -> dict[Figure, list[Point]]:
@@ -91,8 +107,8 @@ def _values(item: Evidence) -> list[tuple[Figure, float]]:
     if item.reading.get("seconds"):
         steps = Steps.from_dict(item.reading)
         figure = Figure(
-            name=f"median step of {where}", unit="s", probe=item.probe, mode=item.mode, nodes=len(item.nodes),
-            arguments=item.arguments,
+            name=f"median step of {where}", unit="s", probe=item.probe, mode=item.mode, machine_type=item.machine_type,
+            nodes=len(item.nodes), arguments=item.arguments,
         )  # fmt: skip
         return [(figure, median(steps.seconds))] if steps.complete and steps.seconds else []
     sweep = Sweep.from_dict(item.reading)
@@ -105,7 +121,7 @@ def _values(item: Evidence) -> list[tuple[Figure, float]]:
         (
             Figure(
                 name=f"bus bandwidth at {size(bytes_)} of {where}", unit="GB/s", probe=item.probe, mode=item.mode,
-                nodes=len(item.nodes),
+                machine_type=item.machine_type, nodes=len(item.nodes),
             ),
             median(rates),
         )

@@ -67,10 +67,25 @@ def test_one_lucky_or_one_bad_measurement_is_no_level() -> None:
     assert judge(past, swept(9, 345.0)).outcome is Outcome.PASS
 
 
+def test_a_size_that_was_measured_before_and_is_lost_now_is_no_pass_and_one_given_up_long_ago_is() -> None:
+    def at(day: int, *sizes: int) -> Evidence:
+        rows = [
+            {"round": 0, "size_bytes": 1 << s, "time_us": 1.0, "algbw_gb_s": 1.0, "busbw_gb_s": 350.0, "wrong": 0}
+            for s in sizes
+        ]
+        return swept(day, 0, reading={"ranks": 16, "hosts": 2, "complete": True, "rows": rows})
+
+    both = [at(day, 28, 30) for day in (1, 2, 3)]
+    lost = judge(both, at(9, 28))
+    assert (lost.outcome, "1 GiB" in lost.reason) == (Outcome.UNMEASURED, True)
+    assert judge([*both, at(4, 28)], at(9, 28)).outcome is Outcome.PASS
+
+
 @pytest.mark.parametrize(
     "past",
     [
         [],
+        [swept(day, 350.0, machine_type="p5.48xlarge") for day in (1, 2, 3)],
         HELD[:2],
         [swept(day, 350.0, nodes=("a", "b", "c", "d")) for day in (1, 2, 3)],
         [swept(day, 350.0, mode="workload") for day in (1, 2, 3)],
@@ -78,7 +93,7 @@ def test_one_lucky_or_one_bad_measurement_is_no_level() -> None:
         [*HELD[:2], swept(3, 350.0).from_dict({**swept(3, 350.0).to_dict(), "machine_type": "altered"})],
         [swept(day, 350.0) for day in (21, 22, 23)],
     ],
-    ids=["none", "two", "of more nodes", "of another mode", "broken off", "altered", "later"],
+    ids=["none", "another machine type", "two", "of more nodes", "of another mode", "broken off", "altered", "later"],
 )
 def test_with_too_few_comparable_measurements_it_is_unmeasured(past: list[Evidence]) -> None:
     verdict = judge(past, swept(9, 350.0))
