@@ -99,7 +99,7 @@ _ENDED = re.compile(
     rb"Process completed with exit code [1-9]\d*|\bRay(?:Actor|Task)Error\b.*|\bWorkerCrashedError\b.*|"
     rb"killed due to memory pressure.*|\bDist(?:Store|Network)Error\b.*|"
     # batch systems, MPICH, launchers of Python programs, the kubelet's events
-    rb"srun: (?:Job step aborted|Force Terminated|Terminating ).*|PBS: job killed: .*|TERM_\w+: job killed.*|"
+    rb"srun: (?:Job step aborted|Force Terminated).*|PBS: job killed: .*|TERM_\w+: job killed.*|"
     rb"Exited with exit code [1-9]\d*|(?:mpirun|mpiexec|prterun): (?:killing job|abort is already).*|"
     rb"Fatal error in P?MPI_\w+.*|Abort\(-?\d+\) on node \d+ .*|returned non-zero exit status [1-9]\d*|"
     rb"exits with return code = -?[1-9]\d*|exit with status code [1-9]\d*|processes exited with non-zero status.*|"

@@ -49,7 +49,7 @@ _BARE = re.compile(
 )
 _IRRELEVANT, _SAID = Told(0), Told(1)
 _COMM, _NCCL_COMM, _SEVEN = np.uint64(word(b"comm 0x")), np.uint64(word(b"ncclComm")), np.uint64(word(b"\xff" * 7))
-_DECISIVE = (b"Using network ", b"Assigned NET plugin ", b"NET/OFI Selected provider", b"NET/OFI Selected Provider")
+_DECISIVE = (b"Using network", b"Assigned NET plugin", b"NET/OFI Selected provider", b"NET/OFI Selected Provider")
 # Before 2.6 no line names the network: that of the verbs devices is the one, where there are any.
 _NO_CHOICE = re.compile(r"2\.[0-5]\.")
 _REPEATED = b"x across cluster]"  # Ray prints one line in place of many, and leaves out who said the others
