@@ -147,3 +147,9 @@ def test_a_counter_of_more_than_64_bits_is_said_to_be_left_out(text: str) -> Non
     answer = judge(from_text(text))
     assert answer.outcome is Outcome.UNMEASURED
     assert [(f.code, f.object) for f in answer.findings] == [("out-of-range", "tx_bytes")]
+
+
+@pytest.mark.parametrize("text", ['{"poolshift":', '{"poolshift":\n', 'a {"poolshift" b\n'])
+def test_the_beginning_of_a_payload_s_line_is_no_line_and_breaks_nothing(text: str) -> None:
+    found = judge(from_text(text + "fi_getinfo: -61 (No data available)\n"))
+    assert [f.code for f in found.findings] == ["no-matching-provider"]

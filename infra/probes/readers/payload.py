@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from json import JSONDecoder
 from typing import Any
 
@@ -36,7 +37,7 @@ class PayloadReader:
         if b"{" not in data or b'{"poolshift"' not in data:
             return
         starts = [match.start() for match in _START.finditer(data)]
-        for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
+        for start, following in pairwise([*starts, len(data)]):
             end = data.find(b"\n", start, following)  # a line that lost its end has the next one behind it
             self._event(data[start : following if end < 0 else end])
 
