@@ -29,7 +29,11 @@ class SweepRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """An all-reduce sweep. `rounds` is how many communicators were announced, one after another."""
+    """An all-reduce sweep. `rounds` is how many communicators were announced, one after another.
+
+    `doubt`: why the output proves nothing of the nodes it was asked of, whatever its rows say. It stays with the
+    figures, since those are judged again, under other limits and at the gate, without the output.
+    """
 
     collective: str = "all-reduce"
     ranks: int | None = None
@@ -37,6 +41,7 @@ class Sweep:
     rounds: int = 1
     complete: bool = False
     rows: tuple[SweepRow, ...] = ()
+    doubt: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -53,6 +58,7 @@ class Sweep:
             rounds=whole(data.get("rounds")) or 1,
             complete=data.get("complete") is True,
             rows=tuple(r for r in rows if r is not None),
+            doubt=str(data.get("doubt") or ""),
         )
 
 

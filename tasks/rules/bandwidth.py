@@ -182,6 +182,7 @@ def lowest(rows: Sequence[SweepRow]) -> dict[int, float]:
 def unusable(sweep: Sweep, expected: Expected, extra: tuple[int, ...] = ()) -> str:
     """Why nothing of this sweep can be judged, or "". In the order in which a person would look."""
     checks: tuple[Callable[[], str], ...] = (
+        lambda: sweep.doubt,
         lambda: "" if sweep.complete else "the output has no end: it was cut, or the run did not finish",
         lambda: "which collective it measured is not shown" if sweep.collective == UNNAMED else "",
         lambda: _world(sweep, expected),

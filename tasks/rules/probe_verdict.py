@@ -94,13 +94,11 @@ def answer_sweep(reading: Reading, probe: Probe, setting: Setting, floors: Mappi
     payload = reading.payload or PayloadEvents()
     sweep = _sweep(payload)
     verdicts = bandwidth.judge(sweep, _asked(probe, setting), setting.fabric, floors)
-    if reason := _not_ours(reading, payload, setting):
-        verdicts = tuple(no_pass(v, reason) for v in verdicts)
-    return ProbeAnswer(
-        record={**sweep.to_dict(), "gpus_per_node": setting.gpus},
-        verdicts=_well_ended(reading, *verdicts),
-        versions=versions_of(reading),
-    )
+    end = bad_end(reading)
+    if doubt := (end.wording() if end else "") or _not_ours(reading, payload, setting):
+        sweep, verdicts = replace(sweep, doubt=doubt), tuple(no_pass(v, doubt) for v in verdicts)
+    record = {**sweep.to_dict(), "gpus_per_node": setting.gpus}
+    return ProbeAnswer(record=record, verdicts=verdicts, versions=versions_of(reading))
 
 
 def answer_nccl_tests(
@@ -122,7 +120,7 @@ def answer_nccl_tests(
     if reason := _otherwise(reading, setting):
         verdict = no_pass(verdict, reason)
     record = {**sweep.to_dict(), "gpus_per_node": setting.gpus}
-    return ProbeAnswer(record=record, verdicts=(verdict,), versions=versions_of(reading))
+    return ProbeAnswer(record=record, verdicts=_well_ended(reading, verdict), versions=versions_of(reading))
 
 
 def _said_by_tests(reading: Reading) -> tuple[Verdict, ...]:

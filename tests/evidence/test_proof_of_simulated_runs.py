@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.fabrics import fabric_of
-from infra.model.measurement import Steps
+from infra.model.measurement import Steps, Sweep
 from infra.model.spec import Validation
 from infra.model.verdict import Outcome
 from infra.probes import catalogue
@@ -17,6 +17,8 @@ from infra.sandbox.fabric import collective, devices
 from infra.sandbox.fabric.generation import generation_of
 from infra.sandbox.fabric.machine import Host, machine_of
 from infra.sandbox.fabric.nccl_log import Job, Member
+from tasks.rules.bandwidth import Expected
+from tasks.rules.bandwidth import judge as judge_sweep
 from tasks.rules.compare import judge as compare
 from tasks.rules.probe_verdict import (
     Setting,
@@ -141,6 +143,29 @@ def test_a_single_communicator_is_not_two():
 
 HEALTHY = sweep_outputs(world())
 ON_TCP = sweep_outputs(world("socket", loss="no-device"))
+
+
+SWEPT = b"\n".join(sweep_outputs(world(), SWEEP))
+OF_ANOTHER = {
+    "": SWEPT,
+    "other nodes": SWEPT.replace(b'"nodes":["node-0"', b'"nodes":["node-9"'),
+    "no node": SWEPT.replace(b'"nodes":', b'"at":'),
+    "another machine": SWEPT.replace(b"NVIDIA H200", b"NVIDIA A100-SXM4-40GB"),
+    "processors": SWEPT.replace(b'"backend":"nccl"', b'"backend":"gloo"'),
+    "a killed program": SWEPT + b"Segmentation fault (core dumped)\n",
+    "a cut log": SWEPT + b"unexpected EOF\n",
+    "other iterations": SWEPT.replace(b'"iters":20,"warmup"', b'"iters":200,"warmup"'),
+}
+
+
+@pytest.mark.parametrize("whose", OF_ANOTHER)
+def test_what_keeps_a_sweep_from_passing_stays_with_its_figures(whose):
+    """They are judged again at the gate, where the output is not."""
+    answer = answer_sweep(read(io.BytesIO(OF_ANOTHER[whose])), SWEEP, at(), {})
+    asked = Expected(nodes=2, gpus=8, sizes=sizes_of(SWEEP))
+    again = judge_sweep(Sweep.from_dict(answer.record), asked, at().fabric, {})
+    assert {v.outcome for v in (*answer.verdicts, *again)} == {Outcome.UNMEASURED if whose else Outcome.PASS}
+    assert all(v.reason for v in again)
 
 
 @settings(max_examples=20)

@@ -185,6 +185,11 @@ def test_the_gate_takes_a_good_table_with_the_lines_of_every_rank() -> None:
     assert at_the_gate(GOOD) is Outcome.PASS
 
 
+@pytest.mark.parametrize("said", [b"unexpected EOF\n", b"Traceback (most recent call last)\n"])
+def test_the_gate_takes_no_table_whose_output_says_that_it_is_cut_or_broke(said: bytes) -> None:
+    assert at_the_gate(GOOD + said) is Outcome.UNMEASURED
+
+
 @pytest.mark.parametrize(
     "bad",
     [
