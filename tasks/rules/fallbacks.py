@@ -161,15 +161,16 @@ def _sockets(log: NcclLog, name: str | None, *, single: bool, by_design: bool, f
     elif name == "fastsocket":
         cause, remedy, observed = "tcp-fallback", _PLUGIN_REMEDY, "NCCL runs over FastSocket, which is TCP"
     else:
-        cause = next((c for c in _causes(fabric) if c in log.hints), "tcp-fallback")
+        cause = next((c for c in _causes(log, fabric) if c in log.hints), "tcp-fallback")
         remedy = _TCP_CAUSES.get(cause, "Run with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,NET,ENV to see why")
         observed = log.hints.get(cause, "NCCL chose sockets and the log does not say why").rstrip(".")
     return [Finding(level=Level.BLOCK, code=cause, object="network", observed=observed, remedy=remedy)], "degraded"
 
 
-def _causes(fabric: Fabric | None) -> tuple[str, ...]:
-    """Where the fabric is reached through a plugin alone, its absence explains more than NCCL's own verbs."""
-    if fabric is None or fabric.pin in {None, "IB"}:
+def _causes(log: NcclLog, fabric: Fabric | None) -> tuple[str, ...]:
+    """Where a plugin alone reaches the fabric, or was asked for, its absence explains more than NCCL's own verbs."""
+    own = fabric is None or fabric.pin in {None, "IB"}
+    if own and not log.env.get("NCCL_NET_PLUGIN"):
         return tuple(_TCP_CAUSES)
     return tuple(sorted(_TCP_CAUSES, key=lambda cause: cause in {"no-ib-device", "internal-verbs-refused"}))
 

@@ -69,6 +69,15 @@ def test_why_a_job_is_on_sockets_is_told_before_what_only_follows_from_it(line: 
     assert next(f for f in found.findings if f.code == cause).remedy
 
 
+def test_a_plugin_that_was_asked_for_and_is_not_there_is_the_cause() -> None:
+    """An image names one for another fabric: that NCCL's own verbs find no device follows from nothing."""
+    asked = f"{INFO}NCCL_NET_PLUGIN set by environment to spcx\n"
+    missing = f"{INFO}NET/Plugin: Could not find: spcx libnccl-net-spcx.so. Using internal network plugin.\n"
+    assert read(asked + missing + FALLEN).fields["cause"] == "plugin-missing"
+    assert read(asked + FALLEN).fields["cause"] == "no-ib-device"
+    assert read(missing + FALLEN).fields["cause"] == "no-ib-device"
+
+
 def test_a_plugin_that_is_switched_off_is_not_at_work() -> None:
     """Whether the job fell back is not said yet, and "no" would be a guess."""
     start = INFO + "NET/GPUDirectTCPX initialization start\n"
