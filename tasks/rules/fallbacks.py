@@ -310,10 +310,7 @@ def _hidden(log: NcclLog, *, single: bool, nodes: int | None) -> _Part:
 
 
 def _path(log: NcclLog, gdr: str | None, fabric: Fabric | None) -> _Part:
-    found: list[Finding] = []
-    if "collnet-plain" in log.hints and (fabric is None or fabric.gdr):
-        remedy = "Load nvidia_peermem or enable DMA-BUF on every node, or leave NCCL_COLLNET_ENABLE unset"
-        return [_hint(log, "collnet-plain", Level.BLOCK, remedy)], "degraded"
+    found = []
     if "gdr-read-off" in log.hints and gdr != "receive-only":
         found.append(
             _hint(

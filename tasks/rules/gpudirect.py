@@ -39,6 +39,16 @@ def gpudirect(
     log: NcclLog, name: str | None, gdr: str | None, *, single: bool, fabric: Fabric | None, gpus: frozenset[str]
 ) -> tuple[list[Finding], str | None]:
     """What is to be found about it, and the verdict that this forces."""
+    if "collnet-plain" in log.hints and (fabric is None or fabric.gdr):
+        found = Finding(
+            level=Level.BLOCK,
+            code="no-gpudirect",
+            object="in-network reduction",
+            observed=f"{log.hints['collnet-plain']}: through host memory",
+            expected="/GDRDMA behind it",
+            remedy="Load nvidia_peermem or enable DMA-BUF on every node, or leave NCCL_COLLNET_ENABLE unset",
+        )
+        return [found], "degraded"
     if single or gdr in {None, "all"} or name in {None, "socket", "libfabric-tcp", "mixed"}:
         return [], None
     if fabric is not None and not fabric.gdr:

@@ -100,7 +100,8 @@ def test_a_plugin_that_gives_gpudirect_up_is_not_called_healthy() -> None:
 )
 def test_a_collective_in_the_switches_without_gpudirect_is_a_worse_path_too(said: str) -> None:
     line = f"node-2:1009:2009 [1] NCCL INFO {said} COLLNET/SHARP/0"
-    assert saying(line).outcome is Outcome.FAIL
+    found = saying(line)
+    assert (found.outcome, [f.code for f in found.findings]) == (Outcome.FAIL, ["no-gpudirect"])
     assert saying(line + "/GDRDMA").outcome is Outcome.PASS
     assert saying(line + "/GDRDMA(PCI)").outcome is Outcome.PASS
 
