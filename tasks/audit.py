@@ -145,9 +145,19 @@ def of_objects(
 
     Raises:
         NotFound: no node belongs to one of `pools`.
+        BadFile: an object is not built as Kubernetes builds it.
 
     """
     kinds, doubts = audit_files.by_kind(objects)
+    try:
+        return _of_kinds(kinds, doubts, pools, command)
+    except audit_files.ODD as cause:
+        raise audit_files.first_odd(kinds, cause) from cause
+
+
+def _of_kinds(
+    kinds: Mapping[str, list[Mapping[str, Any]]], doubts: Sequence[str], pools: Sequence[str], command: str
+) -> Audit:
     pods = [p for p in kinds.get("Pod", ()) if plugins.is_component(p)]
     if not pods and not kinds.keys() & {"Node", "DaemonSet"}:
         pods = kinds.get("Pod", [])
@@ -155,17 +165,14 @@ def of_objects(
     if pools:  # a DaemonSet's own counts are of all nodes: these pools' verdicts say what it lacks on theirs
         theirs = {node["metadata"]["name"] for node in nodes}
         pods = [p for p in pods if (p.get("spec") or {}).get("nodeName") in theirs]
-    try:
-        view = plugins.from_objects(
-            nodes,
-            kinds.get("DaemonSet", ()),
-            pods,
-            taken=audit_files.newest(kinds),
-            slices=kinds.get("ResourceSlice"),
-            csi=kinds.get("CSINode"),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as cause:
-        raise audit_files.first_odd(kinds, cause) from cause
+    view = plugins.from_objects(
+        nodes,
+        kinds.get("DaemonSet", ()),
+        pods,
+        taken=audit_files.newest(kinds),
+        slices=kinds.get("ResourceSlice"),
+        csi=kinds.get("CSINode"),
+    )
     needed = ["DaemonSet", "Pod"] + ["ResourceSlice"] * bool(rules.dra_drivers(view.daemonsets))
     verdicts, notes = _pools(view, missing=[kind for kind in needed if kind not in kinds])
     missed = {f.object for v in verdicts for f in v.findings}

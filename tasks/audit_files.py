@@ -73,7 +73,7 @@ def by_kind(objects: Iterable[Mapping[str, Any]]) -> tuple[dict[str, list[Mappin
     """Each object once, by kind, and what of them cannot be judged.
 
     Dumps overlap: of one object that is there twice the newer counts, and which one that is must be told by its
-    resourceVersion. An object without a name is a rest of one.
+    resourceVersion.
     """
     found: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     doubts: list[str] = []
@@ -82,6 +82,7 @@ def by_kind(objects: Iterable[Mapping[str, Any]]) -> tuple[dict[str, list[Mappin
         if kind == "Status" and obj.get("status") == "Failure":
             doubts.append(f"an error of the API stands in place of objects: {obj.get('message') or obj.get('reason')}")
         if not isinstance(metadata, Mapping) or not metadata.get("name"):
+            doubts += [f"a {kind.lower()} without a name: a rest of one, or cut"] if kind in _JUDGED else []
             continue
         same = found.setdefault(kind, {})
         key = (str(metadata.get("namespace") or ""), str(metadata["name"]))
@@ -100,13 +101,17 @@ def _version(obj: Mapping[str, Any]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+_JUDGED = frozenset({"Node", "DaemonSet", "Pod", "ResourceSlice"})
+ODD = (AttributeError, KeyError, TypeError, ValueError, OverflowError)  # what reading odd objects ends in
+
+
 def first_odd(kinds: Mapping[str, Iterable[Mapping[str, Any]]], cause: Exception) -> BadFile:
     """The error for an object that is not built as Kubernetes builds it: left out, it could be the one that matters."""
     for kind, key in (("Node", "nodes"), ("DaemonSet", "daemonsets"), ("Pod", "pods"), ("ResourceSlice", "slices")):
         for obj in kinds.get(kind, ()):
             try:
                 plugins.from_objects(**{"nodes": (), "daemonsets": (), "pods": (), key: (obj,)}, taken=_EPOCH)
-            except (AttributeError, KeyError, TypeError, ValueError):
+            except ODD:
                 return _odd(f"{kind.lower()} {obj['metadata']['name']}", cause)
     return _odd("one of the objects", cause)
 

@@ -36,9 +36,9 @@ def count(slices: Iterable[Wire]) -> dict[str, dict[str, int]]:
 
 
 def _usable(driver: str, slices: list[Wire]) -> int:
-    """Devices of one generation of a pool; none where some of its slices are not there."""
+    """Devices of one generation of a pool; none where some of its slices are not there, or nobody says how many."""
     wanted = max(int((spec.get("pool") or {}).get("resourceSliceCount") or 0) for spec in slices)
-    if len(slices) < wanted:
+    if not 0 < wanted <= len(slices):
         return 0
     return len({str(d.get("name")) for spec in slices for d in spec.get("devices") or () if _is_whole(driver, d)})
 

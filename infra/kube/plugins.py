@@ -111,7 +111,7 @@ def plugin_pod(raw: Wire) -> PluginPod:
     scheduled = conditions.get("PodScheduled") or {}
     owner = wire.owner(meta)
     made_by = owner.name if owner else stem(meta["name"])
-    denied = any(c.get("ready") is False for c in status.get("containerStatuses") or ())
+    denied = any(c.get("ready") is not True for c in status.get("containerStatuses") or ())
     return PluginPod(
         namespace=meta.get("namespace", "default"),
         name=meta["name"],

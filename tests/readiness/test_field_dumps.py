@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import copy
 import gzip
 import json
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,8 @@ HARM: dict[str, tuple[Callable[[Dump], Any], Outcome, str]] = {
     "devices that are listed twice": (
         lambda d: d.by_dra("efa.networking.k8s.aws", lambda i: {"name": f"pci-{i % 8}"}),
         Outcome.FAIL, "devices-missing"),
+    "slices that do not say how many": (
+        lambda d: d.by_dra("efa.networking.k8s.aws", lambda _: {}, slices=0), Outcome.FAIL, "devices-missing"),
     "tainted devices": (
         lambda d: d.by_dra("efa.networking.k8s.aws", lambda _: {"taints": [{"key": "sick", "effect": "NoExecute"}]}),
         Outcome.FAIL, "devices-missing"),
@@ -296,6 +299,30 @@ def test_an_object_that_is_built_otherwise_is_named_and_not_left_out(part: str, 
     odd[where][field] = "text"
     with pytest.raises(BadFile, match=odd["metadata"]["name"]):
         of_objects(dump.objects())
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inner:
+        yield from _places(below, (*path, key))
+
+
+@pytest.mark.parametrize("odd", [None, "x", 10**30, [[]], {"x": "y"}], ids=str)
+def test_whatever_stands_anywhere_in_a_dump_is_judged_or_named(odd: Any) -> None:
+    dump = Dump()
+    dump.by_dra("dra.net", lambda _: rdma(True), count=1)
+    whole = dump.objects()
+    for path in _places(whole):
+        objects = copy.deepcopy(whole)
+        place = objects
+        for key in path[:-1]:
+            place = place[key]
+        if len(path) > 1:  # an object itself is one: no dump yields anything else
+            place[path[-1]] = odd
+            with contextlib.suppress(BadFile):
+                of_objects(objects).to_json()
 
 
 WAYS: dict[str, Callable[[bytes], bytes]] = {
