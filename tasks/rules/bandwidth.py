@@ -87,7 +87,7 @@ def judge_floor(sweep: Sweep, expected: Expected, fabric: Fabric | None, floors:
         limit=_figures({s: limit.floor_gb_s for s, limit in sorted(limits.items())}, at_least=True),
         statistic=statistic,
         reason=_floor_reason(worst, low, limits),
-        findings=_floor_findings(worst, limits),
+        findings=_floor_findings(sweep.collective, worst, limits),
     )
 
 
@@ -240,6 +240,7 @@ def _wrong_sums(sweep: Sweep, check: str) -> Verdict | None:
     bad = [row for row in sweep.rows if row.wrong]
     if not bad:
         return None
+    name = "the run" if sweep.collective == UNNAMED else sweep.collective
     text = and_more([f"{row.wrong} elements at {size(row.size_bytes)}" for row in bad], 4)
     return Verdict(
         check=check,
@@ -247,7 +248,7 @@ def _wrong_sums(sweep: Sweep, check: str) -> Verdict | None:
         observed=text,
         limit="0 wrong elements",
         statistic="elements that differ from the exact sum",
-        reason=f"all-reduce gave wrong sums: {text}. Do not run anything on these nodes; localise the node first",
+        reason=f"{name} gave wrong sums: {text}. Do not run anything on these nodes; localise the node first",
     )
 
 
@@ -320,13 +321,13 @@ def _floor_reason(worst: Mapping[int, float], low: Mapping[int, Limit], limits: 
     return f"every judged size reaches its floor (limits: {sources})"
 
 
-def _floor_findings(worst: Mapping[int, float], limits: Mapping[int, Limit]) -> tuple[Finding, ...]:
+def _floor_findings(collective: str, worst: Mapping[int, float], limits: Mapping[int, Limit]) -> tuple[Finding, ...]:
     """Sizes between the floor and the warning line: they pass and deserve a look."""
     return tuple(
         Finding(
             level=Level.WARN,
             code="bandwidth-below-usual",
-            object=f"all-reduce at {size(s)}",
+            object=f"{collective} at {size(s)}",
             observed=f"{worst[s]:.1f} GB/s",
             expected=f"about {limit.warn_gb_s:.1f} GB/s or more{' (derived)' if limit.derived else ''}",
             remedy="compare NCCL and plugin versions with the source of the figure: " + limit.source,

@@ -136,3 +136,10 @@ def test_a_table_of_fabtests_may_name_its_tests() -> None:
         read("$ fi_rdm_tagged_bw -p efa b\n" + named).fields["rows"]
         == read("$ fi_rdm_tagged_bw -p efa b\n" + TABLE).fields["rows"]
     )
+
+
+def test_columns_that_a_pager_aligned_are_the_same_list() -> None:
+    lines = [f"mlx5_{n} port 1 ==> eth{n + 2} ({'Down' if n == 3 else 'Up'})\n" for n in range(8)]
+    aligned = "".join(line.replace(" ", "    ") for line in lines)
+    assert read(aligned).fields == read("".join(lines)).fields
+    assert read(aligned).fields["down"] == ["mlx5_3"]

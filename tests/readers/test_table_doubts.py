@@ -179,3 +179,11 @@ def test_a_sweep_that_ends_before_bandwidth_decides_may_fail_and_never_passes(bu
     found = read(text, "p5.48xlarge")
     assert found.outcome is outcome
     assert outcome is Outcome.FAIL or "no size of 256 MiB or more" in " ".join(found.lines())
+
+
+def test_a_collective_is_told_by_its_own_name() -> None:
+    gathered = write_table(Table(op="all_gather", factor=0.4)).decode()
+    low = read(gathered.replace("NVIDIA H200", "NVIDIA H100 80GB HBM3"), "a3-megagpu-8g")
+    assert "all-reduce" not in " ".join(low.lines())
+    wrong = read(write_table(Table(op="all_gather", wrong=7)).decode(), "a3-ultragpu-8g")
+    assert "all-gather gave wrong sums" in " ".join(wrong.lines())

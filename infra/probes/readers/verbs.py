@@ -156,8 +156,8 @@ def read_ibstatus(text: str) -> ToolReading | None:
 
 
 _NETDEV = re.compile(
-    r"^[^\S\n]*(?:[0-9a-f]{4}:[0-9a-f:.]+ )?(?P<device>[\w.\-]+) (?:\([^)\n]*\)[^\n]*? )?port (?P<port>\d+)"
-    r"(?: \((?P<state>\w+)\s*\))? ==> (?P<netdev>[\w.\-]+) \((?P<net>Up|Down)\)",
+    r"^[^\S\n]*(?:[0-9a-f]{4}:[0-9a-f:.]+ +)?(?P<device>[\w.\-]+) +(?:\([^)\n]*\)[^\n]*? )?port +(?P<port>\d+)"
+    r"(?: +\((?P<state>\w+)\s*\))? +==> +(?P<netdev>[\w.\-]+) +\((?P<net>Up|Down)\)",
     re.M,
 )
 
