@@ -178,11 +178,13 @@ def answer_storage(
     lnet: Mapping[str, Sequence[LnetSight]] | None = None,
 ) -> ProbeAnswer:
     """Direct I/O of every node, and (where `lnet` is given) the network that carried it."""
-    clients = [client_of(node, reading, (lnet or {}).get(node, ())) for node, reading in readings.items()]
+    # A line that names another node is of another pod's output, wherever it was found.
+    own = {node: [sight for sight in seen if sight.node == node] for node, seen in (lnet or {}).items()}
+    clients = [client_of(node, reading, own.get(node, ())) for node, reading in readings.items()]
     verdict = hardware.judge_storage(clients, setting.nodes, setting.fabric, baseline)
     moved = {node: _moved_bytes(readings.get(node)) for node in setting.nodes}
     record = {"clients": [_client_record(c) for c in clients]}
-    path = () if lnet is None else (lustre_path.judge_path(lnet, moved),)
+    path = () if lnet is None else (lustre_path.judge_path(own, moved),)
     return ProbeAnswer(record=record, verdicts=(verdict, *path), versions={})
 
 

@@ -45,7 +45,7 @@ def read_fio(text: str) -> ToolReading | None:
     """Read fio's output, or None when the text is no fio output."""
     if '"fio version"' in text or ('"bw_bytes"' in text and '"io_bytes"' in text):
         return _read_json(text)
-    if "Run status group" in text or _JOB.search(text) or _FIO2.search(text) or _FIO3.search(text):
+    if "Run status group" in text or any(p.search(text) for p in (_JOB, _FIO2, _FIO3, _IO_ERROR)):
         return _read_text(text)
     return None
 
@@ -53,7 +53,7 @@ def read_fio(text: str) -> ToolReading | None:
 def _read_json(text: str) -> ToolReading:
     """One document, or several: the figures are the first's, an error of any of them counts."""
     found, whole = json_objects(text)
-    documents = [d for d in found if _is_jobs(d.get("jobs"))]
+    documents = [d for d in map(_with_jobs, found) if _is_jobs(d.get("jobs"))]
     if not documents:
         return _read_fragment(text)
     document, jobs = documents[0], documents[0]["jobs"]
@@ -77,8 +77,10 @@ def _read_json(text: str) -> ToolReading:
         figures["local_disks"] = [str(disk) for disk in disks]
     if places := sorted({place for o in options if isinstance(o, dict) for place in _places(o)}):
         figures["directories"] = places
-    direct = {str(o["direct"]) for o in options if isinstance(o, dict) and "direct" in o}
-    figures["direct"] = direct == {"1"} if direct else None
+    told = [{**_options(d, "global options"), **_options(j, "job options")} for d in documents for j in d["jobs"]]
+    direct = {str(each.get("direct", "")) for each in told}
+    figures["direct"] = direct == {"1"} if direct != {""} else None
+    doubts += [doubt for job, each in zip(jobs, told, strict=False) if (doubt := _cut_short(job, each))]
     figures["jobs"] = len(jobs)
     figures["errors"] = errors
     if len(documents) > 1:
@@ -87,6 +89,31 @@ def _read_json(text: str) -> ToolReading:
     complete = complete and not _STOPPED.search(text)
     failed = bool(errors or _IO_ERROR.search(text))
     return _reading(figures, complete=complete, failed=failed, doubt=next(iter(doubts), None))
+
+
+def _with_jobs(document: dict[str, Any]) -> dict[str, Any]:
+    """`fio --client` calls them client_stats, and of several clients lists their sum behind them."""
+    clients = document.get("client_stats")
+    if "jobs" in document or not _is_jobs(clients):
+        return document
+    return {**document, "jobs": [client for client in clients or () if client.get("jobname") != "All clients"]}
+
+
+def _options(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return options if isinstance(options := part.get(name), dict) else {}
+
+
+def _cut_short(job: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+    """A job that is told its time takes it; one that ended before was stopped, or is of another run."""
+    seconds = number(str(options.get("runtime", "")))
+    if seconds is None or "time_based" not in options:
+        return None
+    for side in ("read", "write"):
+        part = job.get(side)
+        took = number(part.get("runtime")) if isinstance(part, dict) and number(part.get("io_bytes")) else None
+        if took is not None and took < seconds * 1000 * (1 - _ROUNDED):
+            return f"{side}: ran {took} ms of the {seconds} s that it was told"
+    return None
 
 
 def _not_storage(options: Mapping[str, Any]) -> str | None:

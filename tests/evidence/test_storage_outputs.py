@@ -1,0 +1,117 @@
+"""What storage probes print: only the run of these very nodes, as it was told, says what the file system gives."""
+
+import io
+import json
+
+import pytest
+
+from infra.fabrics import fabric_of
+from infra.model.verdict import Outcome
+from infra.probes.readers.detect import read
+from infra.probes.readers.lnet import split_lnet
+from tasks.judge import judge_reading
+from tasks.rules.hardware import ClientIo
+from tasks.rules.probe_verdict import Setting, answer_storage
+
+RATE, SECONDS, BLOCK = 2_000_000_000, 30, 4 << 20
+SETTING = Setting(nodes=("node-a", "node-b"), gpus=8, fabric=fabric_of("p5en.48xlarge"))
+BEFORE = [ClientIo(node=n, write_bytes_s=RATE, read_bytes_s=RATE, errors=0, complete=True) for n in ("x", "y")]
+
+
+def side(seconds=SECONDS):
+    moved = RATE * seconds
+    return {
+        "io_bytes": moved,
+        "io_kbytes": moved >> 10,
+        "bw_bytes": RATE if seconds else 0,
+        "iops": RATE / BLOCK,
+        "runtime": seconds * 1000,
+        "total_ios": moved // BLOCK,
+        "short_ios": 0,
+        "drop_ios": 0,
+    }
+
+
+def document(seconds=SECONDS, told=None, **of_job):
+    """fio's JSON of the catalogue's line; `of_job` are options of the reading job alone."""
+    shared = {"direct": "1", "ioengine": "psync", "directory": "/mnt/poolshift", "time_based": "", "runtime": "30"}
+    jobs = [
+        {
+            "jobname": way,
+            "error": 0,
+            "job options": {"name": way, "rw": way, **({"stonewall": "", **of_job} if way == "read" else {})},
+            "read": side(seconds if way == "read" else 0),
+            "write": side(seconds if way == "write" else 0),
+        }
+        for way in ("write", "read")
+    ]
+    return {"fio version": "fio-3.36", "global options": shared if told is None else told, "jobs": jobs}
+
+
+def printed(node, fio=None):
+    def line(when, count):
+        seen = {
+            "poolshift": "lnet",
+            "when": when,
+            "node": node,
+            "nets": {"efa": {"send": count, "recv": count}, "tcp": {"send": 40, "recv": 40}},
+            "connections": ["10.0.1.2@efa"],
+            "mount": {"directory": "/mnt/poolshift", "at": "/mnt/poolshift", "type": "lustre"},
+        }
+        return "\n" + json.dumps(seen, separators=(",", ":")) + "\n"
+
+    return f"{line('before', 1000)}{json.dumps(fio or document(), indent=2)}\n{line('after', 201000)}".encode()
+
+
+def verdicts(first, second=None):
+    parts = {"node-a": first, "node-b": second or printed("node-b")}
+    split = {node: split_lnet(part) for node, part in parts.items()}
+    readings = {node: read(io.BytesIO(rest)) for node, (_, rest) in split.items()}
+    answer = answer_storage(readings, SETTING, BEFORE, {node: seen for node, (seen, _) in split.items()})
+    return [v.outcome for v in answer.verdicts]
+
+
+def test_the_output_of_both_nodes_passes():
+    assert verdicts(printed("node-a")) == [Outcome.PASS, Outcome.PASS]
+
+
+def test_one_nodes_output_is_none_of_another():
+    """However it got there: its mount and its network say nothing of this one's."""
+    assert verdicts(printed("node-a"), printed("node-a")) == [Outcome.UNMEASURED, Outcome.UNMEASURED]
+
+
+@pytest.mark.parametrize(
+    "fio",
+    [
+        document(seconds=2),
+        document(direct="0"),
+        document(told={"directory": "/mnt/poolshift"}, direct="1"),
+        document(told={"directory": "/mnt/poolshift"}),
+    ],
+    ids=["stopped after 2 s of 30", "one job past no cache", "direct told of one job", "direct not told"],
+)
+def test_a_run_that_ended_early_or_through_a_cache_is_unmeasured(fio):
+    assert verdicts(printed("node-a", fio))[0] is Outcome.UNMEASURED
+
+
+def read_text(text):
+    return judge_reading(read(io.BytesIO(text.encode())))
+
+
+def test_a_client_of_fio_servers_shows_the_sum_of_its_clients_once():
+    jobs = [job for job in document()["jobs"] if job["jobname"] == "write"]
+    clients = [{**job, "hostname": host} for host in ("10.0.0.1", "10.0.0.2") for job in jobs]
+    total = {**clients[0], "jobname": "All clients", "write": {**side(), "bw_bytes": 2 * RATE}}
+    found = read_text(
+        "<10.0.0.1> fio: run\n" + json.dumps({"fio version": "fio-3.36", "client_stats": [*clients, total]})
+    )
+    assert found.fields["valid_json"] is True
+    assert found.fields["write_bytes_s"] == 2 * RATE
+    assert found.outcome is Outcome.UNMEASURED
+
+
+def test_fio_that_could_not_begin_is_a_failure_and_not_an_unknown_text():
+    found = read_text(
+        "fio: pid=0, err=2/file:filesetup.c:1155, func=total_file_size, error=No such file or directory\n"
+    )
+    assert found.outcome is Outcome.FAIL
