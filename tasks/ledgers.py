@@ -118,6 +118,15 @@ def since(pool: str, check: str, *, simulated: bool) -> str:
     return failing_since(k for k in found if k.entry.simulated is simulated)
 
 
+def last_pass(pool: str, check: str, *, simulated: bool) -> str:
+    """RFC 3339 of the newest pass of this check of this pool, by our own history; "" for none. Raises Unreachable."""
+    with Ledger.open(location()) as ledger:
+        found = ledger.entries(pool=pool, kind="verdict", subject=check)
+    return next(
+        (k.entry.at for k in reversed(found) if k.entry.outcome == "pass" and k.entry.simulated is simulated), ""
+    )
+
+
 def since_by_name(name: str, check: str, *, simulated: bool) -> str:
     """The same for a pool of which only its own name is known; "" where none or several are."""
     if not exists():

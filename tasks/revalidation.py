@@ -17,6 +17,7 @@ from tasks import ledgers, readiness
 from tasks import validate as validation
 from tasks.identity import pool_identity, pool_words
 from tasks.rules import drift
+from tasks.rules.gate import TRANSPORT
 from tasks.rules.story_refused import causes
 from tasks.rules.wording import age, plural
 from tasks.run import Say
@@ -79,7 +80,7 @@ def _probe(
             for lease in held:
                 lease.check()
     except PoolshiftError as error:
-        return Validation(verdicts=(_unmeasured("transport-proof", error.wording()),)), ""
+        return Validation(verdicts=(_unmeasured(TRANSPORT, error.wording()),)), ""
     gone = "transport not measured: fewer than two nodes stayed idle"
     return found, "" if found.verdicts else gone
 
@@ -105,6 +106,7 @@ def _result(
             say(f"{pool_words(part)} {drift.CHECK}: {drifted.outcome.value}, {drifted.reason}")
             if drifted.outcome is not Outcome.UNMEASURED:  # a young pool has no past, which is no defect of it
                 verdicts = [*verdicts, drifted]
+        note = f"{note}; {_last_proof(kube, identity, simulated=simulated)}" if note else ""
         moments = _since_cluster(verdicts) + _since_ledger(identity, verdicts, simulated=simulated)
         now = rfc3339(kube.clock.now())
         ledgers.keep(
@@ -126,6 +128,12 @@ def _result(
     words = f"{since} ({age(parse_time(since), kube.clock.now())})" if since else ""
     shape = _shape(part, verdicts, words, note, simulated=simulated)
     return {**shape, "drift": drifted.to_dict() if drifted else None}
+
+
+def _last_proof(kube: Kube, identity: str, *, simulated: bool) -> str:
+    """Where the transport could not be measured, the age of its last proof is what there is. Raises Unreachable."""
+    at = ledgers.last_pass(identity, TRANSPORT, simulated=simulated)
+    return f"last proven {at} ({age(parse_time(at), kube.clock.now())} ago)" if at else "never proven, by this ledger"
 
 
 def _since_cluster(verdicts: Iterable[Verdict]) -> list[str]:
