@@ -8,6 +8,7 @@ have no device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from infra.model.cluster import Node
@@ -194,9 +195,19 @@ def _first_broken(resource: str, nodes: Mapping[str, int], view: PluginView) -> 
     return min((m for m in moments if m is not None), default=None)
 
 
-def plugins_cover_pool(view: PluginView, expected: Expectation) -> Iterable[Finding]:
+# EKS Auto Mode's nodes have the device plugins in their runtime, and the charts' DaemonSets keep away from them
+# (docs.aws.amazon.com/eks, "Manage hardware devices on Amazon EKS"); what they offer is compared as on any node.
+_EKS = "eks.amazonaws.com/compute-type"
+
+
+def plugins_cover_pool(whole: PluginView, expected: Expectation) -> Iterable[Finding]:
     """For every plugin that the pool needs: a DaemonSet exists, admits every node, and is Ready on each."""
     for plugin in needed(expected):
+        view = (
+            whole if plugin.csi else replace(whole, nodes=tuple(n for n in whole.nodes if n.labels.get(_EKS) != "auto"))
+        )
+        if whole.nodes and not view.nodes:
+            continue
         sets = [d for d in view.daemonsets if recognises(plugin, d)]
         if not sets:
             yield from _plugin_absent(plugin, view, expected)

@@ -130,6 +130,19 @@ def of_no_type(dump: Dump) -> None:
     del dump.nodes[0]["metadata"]["labels"]["node.kubernetes.io/instance-type"]
 
 
+def auto_mode(dump: Dump, *, left: str = "16") -> None:
+    """EKS' plugins are in its nodes, and charts that were installed for others keep away from them."""
+    away = {"matchExpressions": [{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["auto"]}]}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
+    for daemonset in dump.sets:
+        daemonset["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": terms}
+        daemonset["status"] = {"desiredNumberScheduled": 0, "numberReady": 0}
+    for node in dump.nodes:
+        node["metadata"]["labels"]["eks.amazonaws.com/compute-type"] = "auto"
+    dump.pods = [dump.pod("kube-proxy", "a")]
+    dump.nodes[0]["status"]["allocatable"][EFA] = left
+
+
 SOUND: dict[str, Callable[[Dump], Any]] = {
     "feature discovery of the plugin's image": lambda d: d.beside(
         "gpu-feature-discovery", image="nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
@@ -149,6 +162,7 @@ SOUND: dict[str, Callable[[Dump], Any]] = {
     "no UIDs": stripped,
     "DRANET's RDMA devices": lambda d: d.by_dra("dra.net", lambda i: rdma(i < 16), count=17),
     "DRANET's by v1beta1": lambda d: d.by_dra("dra.net", lambda _: {"basic": rdma(True)}),
+    "EKS Auto Mode": auto_mode,
     "a node without accelerators": lambda d: another_node(d, "m5.large"),
     "a monitor that finds all well": lambda d: condition(d, "AcceleratedHardwareReady", "True"),
     "no route problem": lambda d: condition(d, "NetworkUnavailable", "False"),
@@ -176,6 +190,7 @@ HARM: dict[str, tuple[Callable[[Dump], Any], Outcome, str]] = {
         Outcome.FAIL,
         "plugin-crash-loop",
     ),
+    "Auto Mode without its devices": (lambda d: auto_mode(d, left="0"), Outcome.FAIL, "devices-missing"),
     "no UIDs and a pod missing": (lambda d: stripped(d, without=1), Outcome.FAIL, "plugin-pod-missing"),
     "only empty terms": (
         lambda d: d.sets[1]["spec"]["template"]["spec"].update(
