@@ -14,7 +14,10 @@ from tasks.rules.wording import plural
 GRACE = timedelta(minutes=2)  # an image pull or a rolling update may take this long without being a breach
 UNREAD = "workload-unread"
 END_UNSEEN = "workload-end-unseen"
-UNKNOWN = frozenset({UNREAD, END_UNSEEN})  # findings that say that nobody can tell, not that something is broken
+STOPPED = "workload-stopped"
+UNKNOWN = frozenset(
+    {UNREAD, END_UNSEEN, STOPPED}
+)  # findings that say that nobody can tell, not that something is broken
 _ENDING = frozenset({"Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob", "RayJob"})  # and may be taken away after that
 
 
@@ -90,8 +93,10 @@ def _job(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     if spec.get("suspend"):
         yield _finding("job-suspended", name, "is suspended", "running on the target")
         return
-    parallelism = int(spec.get("parallelism", 1))
-    left = int(spec.get("completions", parallelism)) - int(status.get("succeeded") or 0)
+    parallelism = _count(spec, "parallelism", 1)
+    left = _count(spec, "completions", parallelism) - int(status.get("succeeded") or 0)
+    if left > 0 and parallelism == 0:
+        yield _finding(STOPPED, name, "has parallelism 0: nothing of it runs", "its pods, ready on the target")
     wanted, active = min(parallelism, left), int(status.get("ready") or 0)
     if active < wanted:
         yield _finding("job-below-strength", name, f"{active} of {plural(wanted, 'pod')} ready", f"{wanted}")
@@ -124,10 +129,17 @@ def _ready(pod: Mapping[str, Any]) -> bool:
 
 def _replicas(name: str, obj: Mapping[str, Any]) -> Iterable[Finding]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    wanted = int(spec.get("replicas", 1))
+    wanted = _count(spec, "replicas", 1)
+    if wanted == 0:
+        yield _finding(STOPPED, name, "is scaled to 0: nothing of it runs", "its replicas, ready on the target")
     ready = int(status.get("readyReplicas") or 0)
     if ready < wanted:
         yield _finding("replicas-unready", name, f"{ready} of {plural(wanted, 'replica')} ready", f"{wanted}")
+
+
+def _count(spec: Mapping[str, Any], name: str, default: int) -> int:
+    value = spec.get(name)
+    return default if value is None else int(value)
 
 
 def _stuck(pod: Mapping[str, Any], target: Mapping[str, str], started: datetime) -> Iterable[Finding]:

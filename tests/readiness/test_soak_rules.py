@@ -9,7 +9,7 @@ import pytest
 
 from infra.kube.owners import workload
 from infra.model.endings import COMPLETE, FAILED, is_over
-from tasks.rules.soak import END_UNSEEN, UNREAD, Seen, breaches
+from tasks.rules.soak import END_UNSEEN, STOPPED, UNKNOWN, UNREAD, Seen, breaches
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -43,6 +43,16 @@ def test_a_workload_at_full_strength_is_no_breach() -> None:
 )
 def test_a_job_that_does_not_run_whole_is_a_breach(status: dict[str, Any], suspend: bool, code: str) -> None:
     assert codes("Job/train/llm", Seen(obj=job(suspend=suspend, **status), known=True)) == [code]
+
+
+def test_a_workload_that_somebody_stopped_shows_nothing_of_the_target() -> None:
+    """Nobody broke it, and nobody has seen it run."""
+    stopped = {"spec": {"parallelism": 0, "completions": 2}, "status": {}}
+    assert codes("Job/a/b", Seen(obj=stopped, known=True)) == [STOPPED]
+    assert codes("Deployment/a/b", Seen(obj={"spec": {"replicas": 0}, "status": {}}, known=True)) == [STOPPED]
+    by_default = {"spec": {"replicas": None}, "status": {"readyReplicas": 1}}
+    assert codes("Deployment/a/b", Seen(obj=by_default, known=True)) == []
+    assert STOPPED in UNKNOWN
 
 
 def test_a_kind_whose_strength_cannot_be_told_is_never_called_well() -> None:
