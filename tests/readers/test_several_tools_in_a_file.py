@@ -46,6 +46,8 @@ def test_each_of_these_passes_alone_and_they_pass_together() -> None:
     assert {name: read(text).outcome for name, text in GOOD.items()} == dict.fromkeys(GOOD, Outcome.PASS)
     assert read(FI_INFO + TABLE).outcome is Outcome.PASS
     assert read(PERFTEST_EFA + FI_INFO + TABLE).outcome is Outcome.PASS
+    for run in (TABLE, LOG):
+        assert read(GOOD["ibstat"] + run).outcome is read(run + GOOD["ibstat"]).outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize("bad", BROKEN)

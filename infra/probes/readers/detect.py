@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -12,9 +13,16 @@ from infra.probes.readers.nccl_log import NcclLogReader
 from infra.probes.readers.nccl_origin import OriginReader
 from infra.probes.readers.nccl_tests import NcclTestsReader
 from infra.probes.readers.nccl_tests_json import read_nccl_tests_json
+from infra.probes.readers.nccl_tests_rows import ELEMENT_TYPE
 from infra.probes.readers.payload import PayloadReader
 from infra.probes.readers.tools import not_readable, read_tools
 
+# Lines of nccl-tests and of our payloads: between those of a list they begin no other one.
+_NO_TOOLS = re.compile(
+    rb"(?m)^(?:#(?: *(?:nccl-tests version|Collective test|nThread|Using devices|Rank +\d|out-of-place|size +count|"
+    rb"\(B\) +\(elements\)|Out of bounds values|Avg bus bandwidth).*| *)| +\d+ +\d+ +" + ELEMENT_TYPE + rb" +\S.*|"
+    rb'\{"poolshift":.*)$\n?'
+)
 SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing is kept
 
 
@@ -52,7 +60,7 @@ def read(stream: BinaryIO) -> Reading:
             origin.feed(block.data)
         except Exception as error:  # noqa: BLE001 - no part of what broke its reader counts, and the answer says so
             return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=whole.size)
-        others.add(foreign)
+        others.add(_NO_TOOLS.sub(b"", foreign))
     try:
         said = log.reading()
         found, events = tests.reading(), payload.reading()
@@ -63,7 +71,7 @@ def read(stream: BinaryIO) -> Reading:
     documents = read_nccl_tests_json(text) is not None
     certain = log.prefixed > 0 or sum(said.net_channels.values()) > 0
     # Lines that only look like NCCL's are a tool's, and those in a document tell of a run.
-    tools = _of_tools(text if documents or not certain else others.text(), torn=torn)
+    tools = _of_tools(text if documents or (alone and not certain) else others.text(), torn=torn)
     if alone and tools and (not certain or (documents and text.lstrip().startswith("{"))):
         nccl = None
     listed = tuple(test for tool in tools if tool.tests is not None for test in tool.tests.tests)
