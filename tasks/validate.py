@@ -214,7 +214,12 @@ def _bandwidth(session: Session) -> str:
 def _storage(session: Session, baseline: Sequence[Evidence]) -> None:
     probe = catalogue.storage(session.spec.validation)
     if probe is not None:
-        before = [e for e in baseline if e.probe == probe.name and e.intact and e.complete]
+        before = [
+            # of the same command line: other sizes or fewer jobs make another rate, whatever the pool
+            e
+            for e in baseline
+            if e.probe == probe.name and e.intact and e.complete and (e.image, e.arguments) == (probe.image, probe.args)
+        ]
         checks.storage(session, probe, clients_of(before[-1].reading) if before else None)
 
 

@@ -44,6 +44,16 @@ def test_a_missing_tool_is_missing_and_not_zero_devices(tmp_path):
     assert report["gpus"] == {"state": "missing", "count": None, "names": [], "driver": [], "message": ""}
 
 
+def test_what_a_tool_prints_in_no_known_letters_is_kept_and_told(tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf 'Ger\\344t nicht gefunden\\n'; exit 9\n")
+    tool.chmod(0o755)
+    report = json.loads(device(PATH=f"{tmp_path}:{os.environ['PATH']}"))
+    assert (report["gpus"]["state"], report["gpus"]["count"]) == ("failed", None)
+    assert report["gpus"]["message"].endswith("t nicht gefunden")
+    assert isinstance(report["memlock"]["ipc_lock"], bool)
+
+
 def test_devices_ports_and_drivers_are_read_from_the_kernels_tree(tmp_path):
     for index in range(16):
         entry = tmp_path / f"sys/class/infiniband/rdmap{index}s0"

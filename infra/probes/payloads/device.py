@@ -50,7 +50,9 @@ def run(*command: str) -> tuple:
     if tool is None:
         return "missing", ""
     try:
-        done = subprocess.run([tool, *command[1:]], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [tool, *command[1:]], capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
     except subprocess.TimeoutExpired:
         return "timed-out", ""
     except OSError as error:
@@ -60,7 +62,7 @@ def run(*command: str) -> tuple:
 
 def read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 
@@ -133,12 +135,13 @@ def libraries(root: Path) -> list:
 
 
 def memlock() -> dict:
-    """Locked-memory limits in bytes; null is unlimited."""
+    """Locked-memory limits in bytes; null is unlimited. `ipc_lock` is null where the kernel's word is not shown."""
+    powers = re.search(r"^CapEff:\s*([0-9a-f]+)", read(Path("/proc/self/status")), re.M)
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
         "soft_bytes": None if soft == resource.RLIM_INFINITY else soft,
         "hard_bytes": None if hard == resource.RLIM_INFINITY else hard,
-        "ipc_lock": bool(int(read(Path("/proc/self/status")).split("CapEff:\t")[1].split()[0], 16) & (1 << 14)),
+        "ipc_lock": bool(int(powers[1], 16) & (1 << 14)) if powers else None,
     }
 
 
