@@ -84,3 +84,8 @@ def test_lines_of_libfabric_in_a_log_of_nccl_are_no_output_of_their_own() -> Non
     assert read(UNPROVEN["libfabric's log"].replace("provider efa output empty list", "hello") + LOG).outcome is (
         Outcome.PASS
     )
+
+
+def test_a_program_s_own_words_do_not_hide_what_stands_before_them() -> None:
+    many = "a step of a program that says nothing of the network\n" * 100_000
+    assert read(BROKEN["ibstat"] + many + TABLE).outcome is Outcome.FAIL

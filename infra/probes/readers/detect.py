@@ -23,6 +23,8 @@ _NO_TOOLS = re.compile(
     rb"\(B\) +\(elements\)|Out of bounds values|Avg bus bandwidth).*| *)| +\d+ +\d+ +" + ELEMENT_TYPE + rb" +\S.*|"
     rb'\{"poolshift":.*)$\n?'
 )
+# Bytes of a program's own words, in a log or around a table; behind more of them no small tool's output is looked for.
+BESIDE = 4 << 20
 SMALL = 32 << 20  # bytes; the outputs of small tools fit, and beyond it nothing is kept
 
 
@@ -60,7 +62,9 @@ def read(stream: BinaryIO) -> Reading:
             origin.feed(block.data)
         except Exception as error:  # noqa: BLE001 - no part of what broke its reader counts, and the answer says so
             return Reading(kind=Kind.UNKNOWN, tool=not_readable("output", error), bytes=whole.size)
-        others.add(_NO_TOOLS.sub(b"", foreign))
+        foreign = _NO_TOOLS.sub(b"", foreign)
+        if others.size + len(foreign) <= BESIDE:
+            others.add(foreign)
     try:
         said = log.reading()
         found, events = tests.reading(), payload.reading()
