@@ -115,3 +115,50 @@ def test_fio_that_could_not_begin_is_a_failure_and_not_an_unknown_text():
         "fio: pid=0, err=2/file:filesetup.c:1155, func=total_file_size, error=No such file or directory\n"
     )
     assert found.outcome is Outcome.FAIL
+
+
+KB_1000 = """fio-3.33
+w: (groupid=0, jobs=2): err= 0: pid=20613: Tue Dec  1 00:47:46 2026
+Run status group 0 (all jobs):
+  WRITE: bw=466MB/s (444MiB/s), 466MB/s-466MB/s (444MiB/s-444MiB/s), io=16.8MB (16.0MiB), run=36-36msec
+"""
+
+
+def test_binary_figures_are_read_where_decimal_ones_stand_before_them():
+    found = read_text(KB_1000)
+    assert found.fields["write_mib_s"] == 444
+    assert found.fields["complete"] is True
+
+
+ELBENCHO = """COMMAND LINE: "elbencho" "-w" "-r" "-s" "256k" "--timelimit" "1800" "--direct" "/mnt/lustre"
+
+OPERATION   RESULT TYPE         FIRST DONE   LAST DONE
+=========== ================    ==========   =========
+WRITE       Elapsed time     :   30m0.262s   30m0.279s
+            Throughput MiB/s :          21          21
+---
+"""
+
+
+def test_a_phase_of_elbencho_that_was_asked_for_and_did_not_run_is_missed():
+    """A time limit that ends the writing leaves out the reading (breuner/elbencho#93)."""
+    assert read_text(ELBENCHO).fields["complete"] is False
+    assert read_text(ELBENCHO.replace('"-r" ', "")).fields["complete"] is True
+
+
+IOR_2 = """IOR-2.10.3: MPI Coordinated Test of Parallel I/O
+
+Run began: Mon Apr  9 12:30:11 2012
+Operation  Max (MiB)  Min (MiB)  Mean (MiB)   Std Dev  Max (OPs)  Min (OPs)  Mean (OPs)   Std Dev  Mean (s)
+---------  ---------  ---------  ----------   -------  ---------  ---------  ----------   -------  --------
+write        1871.32    1871.32     1871.32      0.00     467.83     467.83      467.83      0.00  35.02132   EXCEL
+
+Max Write: 1871.32 MiB/sec (1962.22 MB/sec)
+
+Run finished: Mon Apr  9 12:31:20 2012
+"""
+
+
+def test_ior_2_ends_in_its_own_words():
+    assert read_text(IOR_2).fields["complete"] is True
+    assert read_text(IOR_2[: IOR_2.index("Run finished")]).fields["complete"] is False

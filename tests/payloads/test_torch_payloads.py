@@ -245,3 +245,30 @@ def test_one_wrong_element_on_one_rank_is_found_and_the_program_ends_badly(tmp_p
     reading = read(io.BytesIO(b"\n".join(outputs.values())))
     assert answer_proof(reading, probe(), SETTING, "transport-proof").verdicts[0].outcome is Outcome.FAIL
     assert answer_sweep(reading, probe(), SETTING, {}).verdicts[0].outcome is Outcome.FAIL
+
+
+DYING = """
+import os, runpy, sys
+import torch.distributed as dist
+real, times = dist.all_reduce, []
+def dying(tensor, *args, group=None, **more):
+    times.append(1)
+    if dist.get_rank() == 1 and len(times) == 9:
+        os.kill(os.getpid(), 9)
+    return real(tensor, *args, group=group, **more)
+dist.all_reduce = dying
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_rank_that_is_killed_ends_the_others_badly_and_what_was_printed_before_is_no_measurement(tmp_path):
+    wrapper = tmp_path / "dying.py"
+    wrapper.write_text(DYING)
+    args = ("--sizes", str(SIZES[0]), "--iters", "3", "--warmup", "1", "--rounds", "2", "--timeout", "20")
+    outputs, codes = run(wrapper, str(PAYLOADS / "all_reduce.py"), *args)
+    assert codes == [1, 1]
+    assert not any(e.get("ok") for e in lines(outputs["node-0"]))
+    reading = read(io.BytesIO(b"\n".join(outputs.values())))
+    found = answer_sweep(reading, replace(probe(), args=("--sizes", str(SIZES[0]))), SETTING, {SIZES[0]: 1e-6})
+    assert {v.outcome for v in found.verdicts} == {Outcome.UNMEASURED}

@@ -23,9 +23,9 @@ _FIO2 = re.compile(
     r"^(?:.*[\s|\]])?(READ|WRITE|MIXED|TRIM): io=([\d.]+)([KMGT]?)B?, aggrb=([\d.]+)([KMGT]?)B?/s, .*maxt=(\d+)\s*msec",
     re.M,
 )
-_FIO3 = re.compile(
-    r"^(?:.*[\s|\]])?(READ|WRITE|MIXED|TRIM): bw=([\d.]+)([KMGT]?)iB/s \(([\d.]+)([kKMGT]?)B/s\)"
-    r".*?io=([\d.]+)([KMGT]?)iB",
+_FIO3 = re.compile(  # with --kb_base=1000 the decimal figure stands first
+    r"^(?:.*[\s|\]])?(READ|WRITE|MIXED|TRIM): bw=(?:[\d.]+[kKMGT]?B/s \()?([\d.]+)([KMGT]?)iB/s"
+    r"(?: \([\d.]+[kKMGT]?B/s)?\).*?io=(?:[\d.]+[kKMGT]?B \()?[\d.]+[KMGT]?iB",
     re.M,
 )
 # A job's own line, for excerpts that end before the summary.

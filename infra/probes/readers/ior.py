@@ -19,6 +19,8 @@ _OPERATION = re.compile(
     r"^[^\S\n]*(WRITE|READ|RWMIX\w*|MKDIRS|STAT|RMFILES|SYNC|DROPCACHE)?\s*([A-Z][\w /]*?)\s*:\s*(.+)$"
 )
 
+_COMMAND = re.compile(r"^\W*COMMAND LINE: (.*)$", re.M)  # with --resfile
+_ASKED = (("write", re.compile(r'"(?:-w|--write)"')), ("read", re.compile(r'"(?:-r|--read)"')))
 _UNITS = {"Throughput MiB/s": "mib_s", "Throughput MB/s": "mb_s"}  # the latter with --base10
 
 
@@ -58,7 +60,7 @@ def read_ior(text: str) -> ToolReading | None:
         shown.append(number(match[2]))
         if match[4]:
             figures[f"max_{side}_mb_s"] = number(match[4])
-    finished = re.search(r"^Finished\s*:", text, re.M) is not None
+    finished = re.search(r"^(?:Run f|F)inished\s*:", text, re.M) is not None
     return _reading(figures, text, complete=finished and None not in shown)
 
 
@@ -159,11 +161,23 @@ def _elbencho_table(text: str) -> ToolReading:
         kind=Kind.STORAGE,
         tool="elbencho",
         figures=figures,
-        # A rule ends each phase; how many were asked for is not shown.
-        complete=bool(figures) and re.search(r"^[^\S\n]*---\s*\Z", text, re.M) is not None and not error,
+        # A rule ends each phase; how many were asked for only the command line says, where it is shown.
+        complete=bool(figures)
+        and re.search(r"^[^\S\n]*---\s*\Z", text, re.M) is not None
+        and not error
+        and not _phases_lost(text, figures),
         healthy=False if error else None,
         cause="io-error" if error else None,
     )
+
+
+def _phases_lost(text: str, figures: dict[str, Any]) -> bool:
+    """A phase that was asked for and did not run: a time limit that ends the writing leaves out the reading."""
+    if any(name.startswith("rwmix") for name in figures):
+        return False  # both in one phase
+    commands = _COMMAND.findall(text)
+    shown = {name.partition("_")[0] for name in figures}
+    return any(side not in shown and asked.search(line) for line in commands for side, asked in _ASKED)
 
 
 def _elbencho_csv(text: str) -> ToolReading:
