@@ -118,8 +118,10 @@ def read_fi_pingpong(text: str) -> ToolReading | None:
     name = max(names, key=len) if names else None
     rdma = None if name is None else (False if name in _NOT_RDMA else name in {"efa", "verbs", "cxi", "opx"} or None)
     cause = "not-rdma" if rdma is False else (None if rows else "no-transfer")
-    if error:
-        cause = "no-matching-provider" if "fi_getinfo" in error[0] else "transfer-failed"
+    if error and "fi_getinfo" in error[0]:
+        cause = "no-matching-provider"
+    elif error and rows:
+        cause = "transfer-failed"
     return ToolReading(
         kind=Kind.FABRIC,
         tool="fabtests" if of_fabtests else "fi_pingpong",
