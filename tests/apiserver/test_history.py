@@ -112,7 +112,8 @@ def test_a_watch_sends_what_is_written_while_it_runs(store):
         running = asyncio.create_task(hub.run(watcher, write, None, bookmarks=False))
         await asyncio.sleep(0)
         make(store, "late")
-        await asyncio.wait_for(running, 5)
+        async with asyncio.timeout(5):
+            await running
         return seen
 
     assert [(each["type"], each["object"]["metadata"]["name"]) for each in asyncio.run(watch())] == [("ADDED", "late")]

@@ -7,6 +7,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from infra.clock import parse_time
 from infra.sandbox.scenario import ImageMissing
 
@@ -52,6 +54,22 @@ def test_a_running_pod_has_what_a_kubelet_reports(cluster):
     assert container["ready"]
     assert container["restartCount"] == 0
     assert "startedAt" in container["state"]["running"]
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_wait_that_is_cancelled_as_its_event_comes_ends(cluster, turns):
+    async def cancelled() -> bool:
+        event = asyncio.Event()
+        task = asyncio.ensure_future(cluster.agent.wait_for(event, 1e6))
+        await asyncio.sleep(0.01)
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelling = task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled() or not cancelling
+
+    assert cluster.thread.call(cancelled())
 
 
 def test_nodes_without_our_label_are_left_alone(cluster):

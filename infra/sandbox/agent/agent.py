@@ -116,12 +116,15 @@ class Agent:
 
     async def within(self, work: Awaitable[T], seconds: float) -> T:
         """Raises TimeoutError after so many seconds of the sandbox."""
-        return await asyncio.wait_for(work, self.clock.real_seconds(seconds))
+        async with asyncio.timeout(self.clock.real_seconds(seconds)):
+            return await work
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> bool:
         """True as soon as the event is set; false after so many seconds of the sandbox."""
+        # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
         try:
-            await asyncio.wait_for(event.wait(), self.clock.real_seconds(seconds))
+            async with asyncio.timeout(self.clock.real_seconds(seconds)):
+                await event.wait()
         except TimeoutError:
             return False
         return True

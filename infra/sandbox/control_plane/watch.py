@@ -150,7 +150,8 @@ class Hub:
                 watcher.awake.clear()
                 pause = BOOKMARK_SECONDS if end is None else min(BOOKMARK_SECONDS, max(end - loop.time(), 0))
                 try:
-                    await asyncio.wait_for(watcher.awake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await watcher.awake.wait()
                 except TimeoutError:
                     if bookmarks:
                         watcher.lines.append(self.bookmark(watcher.kind))

@@ -117,7 +117,8 @@ class WorkLoop:
                 continue
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), self._nap())
+                async with asyncio.timeout(self._nap()):
+                    await self._wake.wait()
             except TimeoutError:
                 pass  # a timer may be due
 
