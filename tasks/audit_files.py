@@ -124,13 +124,15 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def newest(kinds: Mapping[str, Iterable[Mapping[str, Any]]]) -> datetime:
-    """About when a dump was taken: its newest heartbeat or event, which ages are told from; else 1970."""
-    moments = [
-        condition.get("lastHeartbeatTime")
-        for node in kinds.get("Node", ())
-        for condition in (node.get("status") or {}).get("conditions") or ()
-    ]
-    moments += [event.get("lastTimestamp") for event in kinds.get("Event", ())]
+    """When a dump was taken, or little before: its newest heartbeat, event, or change of a pod or node; else 1970.
+
+    Ages are told from it. Heartbeats come every five minutes at least, but tools that make dumps fit to be shown
+    leave them out.
+    """
+    statuses = [obj.get("status") or {} for kind in ("Node", "Pod") for obj in kinds.get(kind, ())]
+    told = [condition for status in statuses for condition in status.get("conditions") or ()]
+    moments = [each.get(field) for each in told for field in ("lastHeartbeatTime", "lastTransitionTime")]
+    moments += [e.get(field) for e in kinds.get("Event", ()) for field in ("lastTimestamp", "eventTime")]
     return max((t for t in map(_time, moments) if t is not None), default=_EPOCH)
 
 

@@ -54,8 +54,7 @@ NVIDIA_DRIVER = "nvidia-driver-daemonset"  # NVIDIA GPU Operator 25.3; its image
 def is_component(pod: Wire) -> bool:
     """Does this pod belong to the machinery of its node? Told by its owner, its name and image, or its namespace."""
     meta = pod["metadata"]
-    owner = wire.owner(meta)
-    if owner is not None and owner.kind in ("DaemonSet", "Node"):
+    if wire.owner(meta) is not None and _is_of_its_node(pod):
         return True
     return str(meta.get("namespace", "")).startswith(_SYSTEM) or _recognised(meta["name"], pod.get("spec") or {})
 
@@ -74,7 +73,7 @@ def from_objects(
         taken=taken,
         nodes=tuple(wire.node(raw) for raw in nodes),
         daemonsets=tuple(daemonset(raw) for raw in daemonsets),
-        pods=_without_rests(plugin_pod(raw) for raw in pods),
+        pods=tuple(map(plugin_pod, _without_rests(pods))),
         slices=device_slices.count(slices) if slices is not None else None,
         csi={raw["metadata"]["name"]: _drivers(raw) for raw in csi} if csi is not None else None,
     )
@@ -109,14 +108,12 @@ def plugin_pod(raw: Wire) -> PluginPod:
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     ready = conditions.get("Ready") or {}
     scheduled = conditions.get("PodScheduled") or {}
-    owner = wire.owner(meta)
-    made_by = owner.name if owner else stem(meta["name"])
     denied = any(c.get("ready") is not True for c in status.get("containerStatuses") or ())
     return PluginPod(
         namespace=meta.get("namespace", "default"),
         name=meta["name"],
         node=spec.get("nodeName") or _wanted_node(raw),
-        daemonset_uid=(owner.uid if owner else "") or _in_place_of_uid(meta, made_by),
+        daemonset_uid=_maker(meta),
         phase=status.get("phase", ""),
         ready=ready.get("status") == "True" and not denied,
         not_ready_since=wire.moment(ready.get("lastTransitionTime")) or wire.moment(meta.get("creationTimestamp")),
@@ -127,19 +124,47 @@ def plugin_pod(raw: Wire) -> PluginPod:
     )
 
 
+def _maker(meta: Wire) -> str:
+    owner = wire.owner(meta)
+    return (owner.uid if owner else "") or _in_place_of_uid(meta, owner.name if owner else stem(meta["name"]))
+
+
 def _in_place_of_uid(meta: Wire, name: str) -> str:
     """What ties a pod to its DaemonSet in a dump that somebody has stripped of UIDs: "" would tie all to all."""
     return f"{meta.get('namespace', 'default')}/{name}"
 
 
-def _without_rests(pods: Iterable[PluginPod]) -> tuple[PluginPod, ...]:
-    """Without pods that have ended (evicted, preempted) where their DaemonSet has put another on the node."""
-    read = tuple(pods)
-    live = {(p.daemonset_uid, p.node) for p in read if p.phase not in _ENDED}
-    return tuple(p for p in read if p.phase not in _ENDED or (p.daemonset_uid, p.node) not in live)
+def _without_rests(pods: Iterable[Wire]) -> list[Wire]:
+    """Without pods that have ended (evicted, preempted, tried in vain) and that their owner has made another of.
+
+    A DaemonSet's next one is on the same node, any other owner's is anywhere, and a Job's may have succeeded.
+    """
+    ranked = [(pod, _place(pod), _rank(pod)) for pod in pods]
+    best: dict[tuple[str, str], int] = {}
+    for _, place, rank in ranked:
+        best[place] = max(rank, best.get(place, rank))
+    return [pod for pod, place, rank in ranked if rank == _LIVES or rank == best[place]]
 
 
-_ENDED = ("Succeeded", "Failed")
+_LIVES = 2
+
+
+def _place(pod: Wire) -> tuple[str, str]:
+    """Who made a pod, and on which node another would be its successor; "" for any."""
+    maker = _maker(pod["metadata"])
+    return maker, ((pod.get("spec") or {}).get("nodeName") or _wanted_node(pod)) if _is_of_its_node(pod) else ""
+
+
+def _rank(pod: Wire) -> int:
+    phase = (pod.get("status") or {}).get("phase")
+    if phase == "Succeeded":
+        return 0 if _is_of_its_node(pod) else 1
+    return 0 if phase == "Failed" else _LIVES
+
+
+def _is_of_its_node(pod: Wire) -> bool:
+    owner = wire.owner(pod["metadata"])
+    return owner is None or owner.kind in ("DaemonSet", "Node")
 
 
 def _containers(spec: Wire, status: Wire) -> Iterable[Container]:

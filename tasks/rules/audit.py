@@ -144,8 +144,8 @@ _GPU_LABELS = frozenset(
         "eks.amazonaws.com/instance-gpu-count",
     }
 )
-# EC2's P and G families; Google's A2 and later, and G2 and later.
-_GPU_FAMILY = re.compile(r"(p|gr?)\d\w*(-\w+)?\.|(a[2-9]x?|g\d)-")
+# EC2's P and G families, also as HyperPod calls them; Google's A2 and later, and G2 and later.
+_GPU_FAMILY = re.compile(r"(?:ml\.)?(p|gr?)\d\w*(-\w+)?\.|(a[2-9]x?|g\d)-")
 
 
 def _by_daemonset(

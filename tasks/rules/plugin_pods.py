@@ -78,10 +78,11 @@ def _restarting(pod: PluginPod, now: datetime) -> Trouble | None:
     """A Ready pod that keeps on restarting: within the kubelet's back-off it is a crash loop between two crashes.
 
     One that has run for longer and ended within a day is shown. A dump's own time may be minutes old, so a run that
-    begins after it has just begun.
+    begins after it has just begun. An init container of a Ready pod has ended as it should, however often it was begun.
     """
     for container in pod.containers:
-        if container.restarts < MANY or container.ended is None:
+        done = container.init and container.terminated
+        if done or container.restarts < MANY or container.ended is None:
             continue
         ran = now - container.started if container.started else timedelta(0)
         if ran >= LASTING and now - container.ended >= RECENT:
