@@ -218,11 +218,13 @@ def _judge_one(
     spec: MigrationSpec | RevalidationSpec,
     binding: Binding,
 ) -> Verdict:
+    stored = evidence.verdict(check)
     if check in _SWEEP:
-        return _SWEEP[check](evidence, spec, binding)
+        # Kept before figures carried their doubts: what the output lacked then, only its verdict says.
+        untold = stored is not None and stored.outcome is Outcome.UNMEASURED and "doubt" not in evidence.reading
+        return stored if stored is not None and untold else _SWEEP[check](evidence, spec, binding)
     if check == compare.CHECK:
         return _step_time(evidence, baseline, spec, binding)
-    stored = evidence.verdict(check)
     return stored or Verdict(check=check, outcome=Outcome.UNMEASURED, reason="the evidence does not answer it")
 
 

@@ -288,6 +288,18 @@ def test_the_worst_of_two_answers_to_one_question_counts():
         assert judge(found).outcome is Outcome.FAIL
 
 
+def test_figures_that_were_kept_without_their_doubts_are_no_better_than_their_verdict():
+    """A record of an earlier version: the output was another machine's, and only the verdict says so."""
+    reading = sweep().to_dict()
+    del reading["doubt"]
+    checks = ("bandwidth-floor", "bandwidth-shape", "plausibility")
+    for outcome in (Outcome.UNMEASURED, Outcome.PASS):
+        said = tuple(Verdict(check=check, outcome=outcome, reason="ran on c, d") for check in checks)
+        found = proven()
+        found[2] = evidence("bandwidth", reading, verdicts=said)
+        assert judge(found).outcome is outcome
+
+
 def test_one_failing_piece_among_passing_ones_fails():
     bad = evidence("transport-proof", verdicts=(Verdict(check="transport-proof", outcome=Outcome.FAIL, reason="tcp"),))
     assert judge([*proven(), bad]).outcome is Outcome.FAIL
