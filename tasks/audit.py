@@ -14,7 +14,7 @@ from infra.clock import rfc3339
 from infra.errors import NotFound, PoolshiftError
 from infra.kube import api, plugins
 from infra.model.cluster import EMPTY, Node
-from infra.model.plugins import PluginView
+from infra.model.plugins import PluginPod, PluginView
 from infra.model.pools import MACHINE_LABEL, POOL_LABELS, Pool, PoolState, in_pool, pool_names
 from infra.model.reading import Kind
 from infra.model.spec import Cluster
@@ -253,10 +253,14 @@ def _pools(view: PluginView, *, missing: Sequence[str] = ()) -> tuple[tuple[Verd
         for label, node in others
         if rules.is_accelerated(node) or (label, node.labels.get(label, "")) in mixed
     )
+    placed: dict[str, list[PluginPod]] = {}
+    for pod in view.pods:
+        placed.setdefault(pod.node, []).append(pod)
     verdicts = []
     for (label, name, machine), nodes in pools.items():
         expected = readiness.expectation(_pool(label, name, machine, len(nodes)))
-        found = readiness_rules.judge(replace(view, nodes=tuple(nodes)), expected)
+        pods = tuple(pod for node in nodes for pod in placed.get(node.name, ()))  # each pool looks at its own alone
+        found = readiness_rules.judge(replace(view, nodes=tuple(nodes), pods=pods), expected)
         verdicts.append(_without(missing, found, view) if missing else found)
     notes = [
         f"{plural(count, 'node')} of machine type {machine}: not in infra/fabrics, so what they should offer is unknown"
