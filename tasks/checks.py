@@ -27,11 +27,11 @@ from tasks.rules.probe_verdict import (
     answer_nccl_tests,
     answer_proof,
     answer_steps,
-    answer_storage,
     answer_sweep,
     sockets,
     unmeasured,
 )
+from tasks.rules.storage_verdict import answer_storage
 
 
 def proof(session: Session, probe: Probe, check: str, nodes: Sequence[Node] = ()) -> Verdict:
@@ -111,7 +111,9 @@ def storage(session: Session, probe: Probe, baseline: Sequence[ClientIo] | None)
     def judge(run: ProbeRun, setting: Setting) -> ProbeAnswer:
         split = {node: split_lnet(text) for node, text in run.outputs.items()}
         readings = {node: read(io.BytesIO(rest)) for node, (_, rest) in split.items()}
-        answer = answer_storage(readings, setting, baseline, {node: seen for node, (seen, _) in split.items()})
+        answer = answer_storage(
+            readings, setting, baseline, {node: seen for node, (seen, _) in split.items()}, asked=probe.args
+        )
         shown = {v.check: f"{v.outcome.value}: {v.reason}" for v in answer.verdicts if v.check not in asked}
         kept = tuple(v for v in answer.verdicts if v.check in asked)
         return replace(answer, record={**answer.record, **shown}, verdicts=kept)

@@ -37,12 +37,11 @@ from tasks.rules.probe_verdict import (
     answer_nccl_tests,
     answer_proof,
     answer_steps,
-    answer_storage,
     answer_sweep,
-    client_of,
     no_pass,
     unmeasured,
 )
+from tasks.rules.storage_verdict import answer_storage, client_of
 
 Spec = MigrationSpec | RevalidationSpec
 CHECKS: Mapping[str, tuple[str, ...]] = {
@@ -195,18 +194,19 @@ class _Baseline:
 
     def steps(self, like: Evidence) -> tuple[Steps | None, str]:
         """The newest whole run of the same image and command line, and why it cannot be compared, or ""."""
-        found = self._newest("train-step", (like.image, like.arguments))
+        found = self._newest("train-step", like)
         reason = gate.incomparable(like, found[0] if found else None)
         return (answer_steps(read(io.BytesIO(found[1])), _setting(found[0]))[0] if found else None), reason
 
-    def clients(self) -> list[ClientIo] | None:
-        """What each client of the old pool reached."""
-        found = self._newest("storage", None)
+    def clients(self, like: Evidence) -> list[ClientIo] | None:
+        """What each client of the old pool reached with the same image and command line."""
+        found = self._newest("storage", like)
         return _clients(*found) if found else None
 
-    def _newest(self, probe: str, like: tuple[str, tuple[str, ...]] | None) -> tuple[Evidence, bytes] | None:
+    def _newest(self, probe: str, like: Evidence) -> tuple[Evidence, bytes] | None:
         for kept, seen in reversed(self._kept):
-            if seen.probe != probe or not seen.complete or (like and like != (seen.image, seen.arguments)):
+            same = (seen.probe, seen.image, seen.arguments) == (probe, like.image, like.arguments)
+            if not same or not seen.complete:
                 continue
             raw, reason = _raw(self._ledger, kept, seen)
             if not reason:
@@ -256,7 +256,7 @@ def _judge(seen: Evidence, raw: bytes, spec: Spec, before: _Baseline) -> tuple[V
         sights, rest = split_lnet(raw)
         readings = {node: read(io.BytesIO(text)) for node, text in _outputs(seen, rest).items()}
         lnet = {node: [s for s in sights if s.node == node] for node in seen.nodes}
-        found = answer_storage(readings, setting, before.clients(), lnet).verdicts
+        found = answer_storage(readings, setting, before.clients(seen), lnet, asked=seen.arguments).verdicts
         return tuple(v for v in found if v.check == hardware.STORAGE or seen.verdict(v.check) is not None)
     reading = read(io.BytesIO(raw))
     if seen.probe in (gate.TRANSPORT, gate.WORKLOAD):
@@ -290,7 +290,7 @@ def _probes(spec: Spec) -> tuple[Probe, ...]:
 def _clients(seen: Evidence, raw: bytes) -> list[ClientIo]:
     sights, rest = split_lnet(raw)
     return [
-        client_of(node, read(io.BytesIO(text)), [s for s in sights if s.node == node])
+        client_of(node, read(io.BytesIO(text)), [s for s in sights if s.node == node], seen.arguments)
         for node, text in _outputs(seen, rest).items()
     ]
 

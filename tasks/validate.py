@@ -26,7 +26,8 @@ from tasks.locate import locate
 from tasks.measuring import Session
 from tasks.rules import bandwidth, compare, gate, hardware
 from tasks.rules.idle import idle_nodes
-from tasks.rules.probe_verdict import clients_of, unmeasured
+from tasks.rules.probe_verdict import unmeasured
+from tasks.rules.storage_verdict import clients_of
 from tasks.rules.wording import plural
 from tasks.spending import Spending
 

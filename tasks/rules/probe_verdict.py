@@ -11,11 +11,9 @@ from infra.model.measurement import Steps, Sweep, steps_of, sweep_of
 from infra.model.reading import Family, NcclLog, PayloadEvents, Reading, family_of
 from infra.model.verdict import Finding, Level, Outcome, Verdict, worst
 from infra.probes.catalogue import Probe
-from infra.probes.readers.lnet import LnetSight
-from tasks.rules import bandwidth, hardware, lustre_path
+from tasks.rules import bandwidth, hardware
 from tasks.rules.device_checks import listed
 from tasks.rules.gate import NCCL_TESTS
-from tasks.rules.hardware import ClientIo
 from tasks.rules.machine import contradiction, seen_in
 from tasks.rules.payload_verdict import contradicted, ended
 from tasks.rules.reading_verdict import bad_end
@@ -171,72 +169,6 @@ def answer_devices(reading: Reading, setting: Setting) -> ProbeAnswer:
     return ProbeAnswer(record=record, verdicts=(verdict,), versions={})
 
 
-def answer_storage(
-    readings: Mapping[str, Reading],
-    setting: Setting,
-    baseline: Sequence[ClientIo] | None,
-    lnet: Mapping[str, Sequence[LnetSight]] | None = None,
-) -> ProbeAnswer:
-    """Direct I/O of every node, and (where `lnet` is given) the network that carried it."""
-    # A line that names another node is of another pod's output, wherever it was found.
-    own = {node: [sight for sight in seen if sight.node == node] for node, seen in (lnet or {}).items()}
-    clients = [client_of(node, reading, own.get(node, ())) for node, reading in readings.items()]
-    verdict = hardware.judge_storage(clients, setting.nodes, setting.fabric, baseline)
-    moved = {node: _moved_bytes(readings.get(node)) for node in setting.nodes}
-    record = {"clients": [_client_record(c) for c in clients]}
-    path = () if lnet is None else (lustre_path.judge_path(own, moved),)
-    return ProbeAnswer(record=record, verdicts=(verdict, *path), versions={})
-
-
-def _moved_bytes(reading: Reading | None) -> float | None:
-    """What fio says it read and wrote, bytes."""
-    figures = reading.tool.figures if reading is not None and reading.tool is not None else {}
-    both = [_number(figures.get(name)) for name in ("write_io_bytes", "read_io_bytes")]
-    return sum(n for n in both if n is not None) if any(both) else None
-
-
-def client_of(node: str, reading: Reading, sights: Sequence[LnetSight]) -> ClientIo:
-    """One node's fio output; a figure that it lacks stays None.
-
-    Cached, impossible or short ones make it incomplete, and so does a local disk, and a directory that neither its
-    mount nor LNet's counters (`sights`) show to be on Lustre.
-    """
-    tool = reading.tool if reading.tool is not None and reading.tool.tool == "fio" else None
-    figures = tool.figures if tool else {}
-    trusted = tool is not None and tool.complete is True and not tool.suspicious and figures.get("direct") is True
-    trusted = trusted and not any(
-        figures.get(f"{s}_{lost}_ios") for s in ("read", "write") for lost in ("short", "drop")
-    )
-    # A shared file system has no block device on its clients; where fio shows one, the mount is not there.
-    trusted = trusted and not figures.get("local_disks") and bad_end(reading) is None
-    doubt = lustre_path.elsewhere(sights, figures.get("directories") or (), _moved_bytes(reading)) if trusted else ""
-    listed = figures.get("errors") or ()
-    return ClientIo(
-        node=node,
-        write_bytes_s=_number(figures.get("write_bytes_s")),
-        read_bytes_s=_number(figures.get("read_bytes_s")),
-        errors=max(len(listed), int(tool is not None and tool.healthy is False)),
-        complete=trusted and not doubt,
-        doubt=doubt,
-    )
-
-
-def clients_of(record: Mapping[str, Any]) -> list[ClientIo]:
-    """Back from a record."""
-    return [
-        ClientIo(
-            node=str(raw.get("node", "")),
-            write_bytes_s=_number(raw.get("write_bytes_s")),
-            read_bytes_s=_number(raw.get("read_bytes_s")),
-            errors=int(_number(raw.get("errors")) or 0),
-            complete=raw.get("complete") is True,
-            doubt=str(raw.get("doubt") or ""),
-        )
-        for raw in record.get("clients") or ()
-        if isinstance(raw, Mapping)
-    ]
-
-
 def unmeasured(checks: Sequence[str], reason: str, findings: tuple[Finding, ...] = ()) -> tuple[Verdict, ...]:
     """The same reason for each check."""
     return tuple(Verdict(check=c, outcome=Outcome.UNMEASURED, reason=reason, findings=findings) for c in checks)
@@ -336,18 +268,3 @@ def _short(report: Mapping[str, Any]) -> dict[str, Any]:
         "efa_domains": len(listed(part("fi_info"), "domains")),
         "libfabric": part("fi_info").get("version"),
     }
-
-
-def _client_record(client: ClientIo) -> dict[str, Any]:
-    return {
-        "node": client.node,
-        "write_bytes_s": client.write_bytes_s,
-        "read_bytes_s": client.read_bytes_s,
-        "errors": client.errors,
-        "complete": client.complete,
-        **({"doubt": client.doubt} if client.doubt else {}),
-    }
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -21,7 +21,7 @@ from tasks.rules.hardware import (
     judge_storage,
     other_machines,
 )
-from tasks.rules.probe_verdict import client_of
+from tasks.rules.storage_verdict import client_of
 
 P5EN = fabric_of("p5en.48xlarge")
 PORT = {"1": {"state": "4: ACTIVE", "rate": "200 Gb/sec", "link_layer": "Unspecified"}}

@@ -11,11 +11,18 @@ from infra.probes.readers.detect import read
 from infra.probes.readers.lnet import split_lnet
 from tasks.judge import judge_reading
 from tasks.rules.hardware import ClientIo
-from tasks.rules.probe_verdict import Setting, answer_storage
+from tasks.rules.probe_verdict import Setting
+from tasks.rules.storage_verdict import answer_storage
 
 RATE, SECONDS, BLOCK = 2_000_000_000, 30, 4 << 20
 SETTING = Setting(nodes=("node-a", "node-b"), gpus=8, fabric=fabric_of("p5en.48xlarge"))
 BEFORE = [ClientIo(node=n, write_bytes_s=RATE, read_bytes_s=RATE, errors=0, complete=True) for n in ("x", "y")]
+
+
+ASKED = (
+    *("--output-format=json", "--direct=1", "--ioengine=psync", "--directory=/mnt/poolshift", "--time_based"),
+    *("--runtime=30", "--name=write", "--rw=write", "--name=read", "--stonewall", "--rw=read"),
+)
 
 
 def side(seconds=SECONDS):
@@ -34,12 +41,12 @@ def side(seconds=SECONDS):
 
 def document(seconds=SECONDS, told=None, **of_job):
     """fio's JSON of the catalogue's line; `of_job` are options of the reading job alone."""
-    shared = {"direct": "1", "ioengine": "psync", "directory": "/mnt/poolshift", "time_based": "", "runtime": "30"}
+    shared = {"direct": "1", "ioengine": "psync", "directory": "/mnt/poolshift", "runtime": "30"}
     jobs = [
         {
             "jobname": way,
             "error": 0,
-            "job options": {"name": way, "rw": way, **({"stonewall": "", **of_job} if way == "read" else {})},
+            "job options": {"name": way, "rw": way, **(of_job if way == "read" else {})},
             "read": side(seconds if way == "read" else 0),
             "write": side(seconds if way == "write" else 0),
         }
@@ -67,7 +74,7 @@ def verdicts(first, second=None):
     parts = {"node-a": first, "node-b": second or printed("node-b")}
     split = {node: split_lnet(part) for node, part in parts.items()}
     readings = {node: read(io.BytesIO(rest)) for node, (_, rest) in split.items()}
-    answer = answer_storage(readings, SETTING, BEFORE, {node: seen for node, (seen, _) in split.items()})
+    answer = answer_storage(readings, SETTING, BEFORE, {node: seen for node, (seen, _) in split.items()}, asked=ASKED)
     return [v.outcome for v in answer.verdicts]
 
 
@@ -87,8 +94,23 @@ def test_one_nodes_output_is_none_of_another():
         document(direct="0"),
         document(told={"directory": "/mnt/poolshift"}, direct="1"),
         document(told={"directory": "/mnt/poolshift"}),
+        document(rate="1g"),
+        document(ioengine="libaio"),
+        document(told={"direct": "1", "directory": "/mnt/poolshift", "runtime": "30"}),
+        document(told={"direct": "1", "ioengine": "psync", "directory": "/mnt/poolshift", "runtime": "2"}),
+        document(rw="randread"),
     ],
-    ids=["stopped after 2 s of 30", "one job past no cache", "direct told of one job", "direct not told"],
+    ids=[
+        "stopped after 2 s of 30",
+        "one job past no cache",
+        "direct told of one job",
+        "direct not told",
+        "an option nobody asked for",
+        "another engine",
+        "an option untold",
+        "another time",
+        "another pattern",
+    ],
 )
 def test_a_run_that_ended_early_or_through_a_cache_is_unmeasured(fio):
     assert verdicts(printed("node-a", fio))[0] is Outcome.UNMEASURED

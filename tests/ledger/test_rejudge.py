@@ -272,8 +272,11 @@ def test_entries_of_other_kinds_are_left_alone(kept: Path, capsys: pytest.Captur
 def fio_of(node: str) -> bytes:
     """What the storage payload prints on one node: LNet before, fio, LNet after."""
     side = {"io_bytes": 300_000_000_000, "bw_bytes": 10_000_000_000, "runtime": 30_000, "total_ios": 70_000}
-    fio = {"fio version": "fio-3.36", "global options": {"direct": "1"},
-           "jobs": [{"error": 0, "read": side, "write": side}]}  # fmt: skip
+    told = [{"name": "write", "rw": "write"}, {"name": "read", "rw": "read", "unlink": "1"}]
+    shared = {"directory": "/mnt/poolshift", "direct": "1", "bs": "4M", "size": "8G", "numjobs": "8",
+              "ioengine": "psync", "runtime": "30", "ramp_time": "5", "filename_format": "data.$jobnum"}  # fmt: skip
+    fio = {"fio version": "fio-3.36", "global options": shared,
+           "jobs": [{"error": 0, options["rw"]: side, "job options": options} for options in told]}  # fmt: skip
     lines = [
         json.dumps(
             {"poolshift": "lnet", "when": when, "node": node, "nets": {"tcp": {"send": sent}},

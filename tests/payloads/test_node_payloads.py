@@ -19,7 +19,8 @@ from infra.probes.readers.lnet import split_lnet
 from tasks.judge import judge
 from tasks.rules.hardware import judge_devices, judge_storage
 from tasks.rules.lustre_path import judge_path
-from tasks.rules.probe_verdict import Setting, answer_devices, answer_storage, client_of
+from tasks.rules.probe_verdict import Setting, answer_devices
+from tasks.rules.storage_verdict import answer_storage, client_of, otherwise
 
 DEVICE = Path(__file__).parents[2] / "infra" / "probes" / "payloads" / "device.py"
 
@@ -186,12 +187,15 @@ def test_the_catalogues_fio_line_runs_and_is_read(tmp_path):
     jobs = json.loads(rest)["jobs"]
     assert [(j["jobname"], j["error"]) for j in jobs] == [("write", 0), ("read", 0)]
     assert [(s.when, s.node, s.nets) for s in sights] == [("before", "node-a", None), ("after", "node-a", None)]
-    answer = answer_storage({"node-a": read(io.BytesIO(rest))}, NODE_A, None, {"node-a": sights})
+    answer = answer_storage({"node-a": read(io.BytesIO(rest))}, NODE_A, None, {"node-a": sights}, asked=line[1:])
     assert answer.verdicts[1].outcome is Outcome.UNMEASURED
     assert "not visible" in answer.verdicts[1].reason
     assert {s.mount["directory"] for s in sights} == {str(tmp_path)}  # fio's own JSON says the same of its jobs
     assert read(io.BytesIO(rest)).tool.figures["directories"] == [str(tmp_path)]
     client = client_of("node-a", read(io.BytesIO(rest)), sights)
+    options = read(io.BytesIO(rest)).tool.figures
+    assert not otherwise(options, line[1:])  # fio tells of itself what it was told
+    assert "bs 4M" in otherwise(options, [arg.replace("--bs=4M", "--bs=1M") for arg in line[1:]])
     assert client.write_bytes_s > 0
     assert client.read_bytes_s > 0
     assert client.errors == 0

@@ -78,6 +78,7 @@ def _read_json(text: str) -> ToolReading:
     if places := sorted({place for o in options if isinstance(o, dict) for place in _places(o)}):
         figures["directories"] = places
     told = [{**_options(d, "global options"), **_options(j, "job options")} for d in documents for j in d["jobs"]]
+    figures["options"] = [{str(key): str(value or "") for key, value in each.items()} for each in told]
     direct = {str(each.get("direct", "")) for each in told}
     figures["direct"] = direct == {"1"} if direct != {""} else None
     doubts += [doubt for job, each in zip(jobs, told, strict=False) if (doubt := _cut_short(job, each))]

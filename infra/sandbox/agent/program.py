@@ -171,4 +171,5 @@ def _fio_job(line: Sequence[str]) -> FioArgs:
         runtime=seconds("--runtime"),
         ramp=seconds("--ramp_time"),
         directory=read.option(line, "--directory", ""),
+        told={key: value for word in line if word[:2] == "--" for key, _, value in [word[2:].partition("=")]},
     )

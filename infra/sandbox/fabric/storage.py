@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from infra.sandbox.fabric import physics
@@ -40,7 +40,7 @@ class FileSystem:
 
 @dataclass(frozen=True, kw_only=True)
 class FioArgs:
-    """The arguments that matter. `rw` as fio writes it; sizes in bytes."""
+    """The arguments that matter. `rw` as fio writes it; sizes in bytes; `told` are all, as they were written."""
 
     name: str = "probe"
     rw: str = "read"
@@ -51,6 +51,7 @@ class FioArgs:
     runtime: float = 0.0
     ramp: float = 0.0
     directory: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
 
 
 def client_gb_s(host: Host, system: FileSystem, args: FioArgs, *, clients: int) -> float:
@@ -118,15 +119,7 @@ def _job(args: FioArgs, rate: float, moved: int, seconds: float) -> dict[str, ob
         "error": 0,
         "eta": 0,
         "elapsed": int(seconds) + 1,
-        "job options": {
-            "name": args.name,
-            "rw": args.rw,
-            "bs": str(args.block),
-            "size": str(args.size),
-            "numjobs": str(args.jobs),
-            "iodepth": str(args.depth),
-            "direct": "1",
-        },
+        "job options": {key: value for key, value in args.told.items() if value and key != "output-format"},
         "read": done if reads else idle,
         "write": idle if reads else done,
         "trim": idle,
