@@ -62,7 +62,13 @@ _WORDS = (
         b"omitted",
         b"lines skipped",
     ),
+    *(b" was unable to ", b"exited due to process", b"died unexpectedly", b"unexpectedly failed", b"closing signal "),
+    *(b"double free or", b"(): invalid ", b"malloc(): ", b"stack smashing", b"corrupted size vs", b"' failed."),
+    *(b"Aborted", b"Illegal instruction", b"Floating point exc", b"Exit Code: ", b"Killing subprocess", b"DiedError"),
+    *(b"by remote host", b"send disconnect", b"lost connection to pod", b"reading from server", b" KB.. "),
 )
+# A data set's or a model's own: no text of the log.
+_OF_DATA = r"(?! (?:in \S+\.\w+|because\b|(?:to|at) (?:[\d,]+ tokens|max)))"
 # What kubectl, a node's logging and a viewer of logs say of themselves: text is missing.
 CUT = (
     r"unexpected EOF\b|rpc error: code = .*|failed to try resolving symlinks .*|"
@@ -71,19 +77,29 @@ CUT = (
     r"Get \"[^\"]*/containerLogs/.*|failed to create fsnotify watcher.*|"
     r"Suppressed \d+ messages .*|\b\d{1,12} messages lost due to rate-limiting|message repeated \d+ times|"
     r"[Ll]og exceeded limit of \d+ bytes|Output exceeds the size limit.*|"
-    r"\b\d{1,12} (?:more )?(?:lines?|bytes|messages) (?:were |was |are )?(?:omitted|skipped|truncated)|"
-    r"\b(?:[Oo]utput|[Ll]ogs?|[Ll]ines?) (?:was |were |is |has been )?(?:truncated|omitted)"
+    r"\b\d{1,12} (?:more )?(?:lines?|bytes|messages) (?:were |was |are )?(?:omitted|skipped|truncated)\b"
+    rf"{_OF_DATA}|\b(?:[Oo]utput|[Ll]ogs?|[Ll]ines?) (?:was |were |is |has been )?(?:truncated|omitted)\b{_OF_DATA}|"
+    # a reader over ssh or kubectl that lost its connection, Jenkins, GitHub
+    r"Connection to \S+ closed by remote host|client_loop: send disconnect: .*|lost connection to pod|"
+    r"error reading from server: .*|\[\.\.\.truncated [\d.,]+ \w+\.*\]|Skipping [\d.,]+ KB\.\. .*|"
+    r"has been truncated due to its large size|begin to drop messages due to rate-limiting|"
+    r"[\[(<](?:\.\.\. ?)?truncated(?: ?\.\.\.)?[\])>]"
 )
 _ENDED = re.compile(
     # Open MPI, PRRTE, Slurm, Hydra
     rb"(?:mpirun|mpiexec|prterun|orterun|prun)\b.* (?:exited on signal|non-zero).*|MPI_ABORT was invoked.*|"
-    rb"srun: error: \S+: tasks? .*|slurmstepd: error: (?:\*\*\*|Detected) .*|BAD TERMINATION OF ONE OF YOUR .*|"
+    rb"srun: error: (?:\S+: tasks? |Node failure on |Timed out waiting for job step|task \d+ launch failed|eio_).*|"
+    rb"slurmstepd: error: (?:\*\*\*|Detected|execve\(\):) .*|BAD TERMINATION OF ONE OF YOUR .*|"
     rb"Primary job +terminated normally, but .*|(?:ORTE|PRTE) has lost communication with .*|"
-    rb"one of the processes terminated badly.*|"
+    rb"one of the processes terminated badly.*|(?:mpirun|mpiexec|prterun|orterun|ORTE|PRTE) was unable to .*|"
+    rb"has exited due to process rank .*|daemon (?:\(pid \d+\) died unexpectedly|has unexpectedly failed).*|"
     # the C library and its signal handlers, Python, the kernel, kubectl and the kubelet
     rb"\*\*\* Process received signal \*\*\*|Caught signal \d+ .*|(?:Segmentation fault|Bus error)\b.*|"
     rb"\(core dumped\)|terminate called (?:after throwing|without an active).*|Fatal Python error: .*|"
-    rb"(?:^|[:\s])(?:(?:OOM)?Killed|Terminated)\s*$|longer than specified deadline|"
+    rb"(?:^|[:\s])(?:(?:OOM)?Killed|Terminated|Aborted|Illegal instruction|Floating point exception)\s*$|"
+    rb"double free or corruption.*|(?:free|realloc|munmap_chunk)\(\): invalid .*|malloc\(\): [a-z].*|"
+    rb"stack smashing detected.*|corrupted size vs\. prev_size.*|: Assertion `.*' failed\.|Exit Code: +[1-9]\d*|"
+    rb"longer than specified deadline|"
     rb"command terminated with (?:non-zero )?exit code [1-9]\d*|"
     rb"The node was low on resource.*|ut of memory: Killed process .*|oom-kill(?::|er).*|exited with code [1-9]\d*|"
     rb"(?:Pod|Node) was terminated in response .*|\b(?:DeadlineExceeded|BackoffLimitExceeded)\b.*|Preempted by .*|"
@@ -100,10 +116,15 @@ _ENDED = re.compile(
     rb"killed due to memory pressure.*|\bDist(?:Store|Network)Error\b.*|"
     # batch systems, MPICH, launchers of Python programs, the kubelet's events
     rb"srun: (?:Job step aborted|Force Terminated).*|PBS: job killed: .*|TERM_\w+: job killed.*|"
-    rb"Exited with exit code [1-9]\d*|(?:mpirun|mpiexec|prterun): (?:killing job|abort is already).*|"
-    rb"Fatal error in P?MPI_\w+.*|Abort\(-?\d+\) on node \d+ .*|returned non-zero exit status [1-9]\d*|"
-    rb"exits with return code = -?[1-9]\d*|exit with status code [1-9]\d*|processes exited with non-zero status.*|"
+    rb"Exited (?:with exit code|by signal) [1-9]\d*|terminated by signal [1-9]\d*|"
+    rb"(?:mpirun|mpiexec|prterun): (?:killing job|abort is already).*|"
+    rb"Fatal error in P?MPI_\w+.*|Abort\(-?\d+\) on node \d+ .*|"
+    # of the commands that only ask for a version, a failure is no run's
+    rb"^(?!.*Command '(?:\['|/bin/)?(?:git|which|nvcc)\b).*returned non-zero exit status [1-9]\d*|"
+    rb"exits with return code = -?[1-9]\d*|exit with status code [1-9]\d*|"
+    rb"failed with exit code [1-9]\d*|sigkill_handler\] Killing subprocess .*|processes exited with non-zero status.*|"
     rb"Process(?:Exited|Raised)Exception\b.*|Back-off restarting failed container.*|"
+    rb"\b(?:Node|LocalRaylet|Owner)DiedError\b.*|Process \d+ got signal: \d+|Sending process \d+ closing signal .*|"
     # PyTorch's watchdog of the collectives
     rb"Terminating the process after attempting to dump.*|taking the entire process down.*|"
     rb"Received a dump signal due to .*|Traceback \(most recent call last\)|" + CUT.encode()

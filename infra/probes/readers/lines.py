@@ -237,7 +237,7 @@ def _said_within(line: bytes) -> bytes | None:
     """The text with NCCL's line in a JSON object that ends this line; None where there is none, or several."""
     begin, end = line.find(b"{"), line.rfind(b"}") + 1
     try:
-        envelope = orjson.loads(line[begin:end])
+        envelope = orjson.loads(line[begin:end]) if end else {}
     except orjson.JSONDecodeError:
         return None
     told = [value for value in envelope.values() if isinstance(value, str) and "NCCL " in value]
