@@ -69,6 +69,15 @@ def seen_in_devices(names: Iterable[str]) -> Seen:
     return Seen(origin=Origin(nic_buses=_nic_buses(names)))
 
 
+def partly_of_another(names: Iterable[str], fabric: Fabric) -> str:
+    """Why one node's RDMA devices are no one machine's, or "": some are where this type has them, others where not."""
+    for what, buses, own in _buses(seen_in_devices(names), fabric):
+        if buses & own and buses - own:
+            shown = and_more([f"{bus:02x}" for bus in sorted(buses - own)], 4)
+            return f"{what} on PCI buses {shown}, where {fabric.machine_type} has none, beside others of its own"
+    return ""
+
+
 def judge_machine(reading: Reading, fabric: Fabric) -> Verdict:
     """Is this output the asserted type's, and no other type's whose figures would judge it differently?"""
     seen = seen_in(reading)

@@ -11,7 +11,7 @@ from infra.fabrics.fabric import Fabric
 from infra.model.reading import Kind, ToolReading, is_efa
 from infra.model.verdict import Finding, Level
 from tasks.rules.device_checks import EFA_FIXED_GBPS, RATE_SHARE
-from tasks.rules.machine import contradiction, seen_in_devices
+from tasks.rules.machine import contradiction, partly_of_another, seen_in_devices
 from tasks.rules.reading_verdict import Answer
 from tasks.rules.tool_words import OBSERVED, QUOTED, REMEDIES, instead
 from tasks.rules.wording import and_more
@@ -317,7 +317,7 @@ def _of_another(reading: ToolReading, fabric: Fabric) -> str:
     ports = _own_ports(reading.figures, fabric)
     named = [*(reading.figures.get("domains") or ()), *(run.get("device") for run in _runs(reading.figures))]
     shown = [str(p["device"]) for p in ports] or [str(name) for name in named if is_efa(str(name))]
-    return contradiction(seen_in_devices(shown), fabric)
+    return contradiction(seen_in_devices(shown), fabric) or partly_of_another(shown, fabric)
 
 
 def _shows_rates(figures: Mapping[str, Any], fabric: Fabric) -> bool:

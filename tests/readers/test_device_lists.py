@@ -8,6 +8,7 @@ import re
 import pytest
 from tool_outputs import FI_INFO, P4D, P5EN, PERFTEST, fi_info, ibstat
 
+from infra.model.verdict import Outcome
 from infra.probes.readers.lines import from_text
 from tasks.judge import JudgeResult, judge
 
@@ -138,7 +139,8 @@ def test_endpoints_of_a_device_are_not_devices() -> None:
 
 def test_a_port_beside_the_efa_devices_is_not_the_fabrics() -> None:
     """p6-b300 has an RDMA device of its first network card, whose port is down on a healthy node."""
-    efa = "".join(devinfo(f"rdmap{86 + n}s0", layer="Unspecified") for n in range(16))
+    buses = (0x56, 0x57, 0x65, 0x66, 0x74, 0x75, 0x83, 0x84, 0x92, 0x93, 0xA1, 0xA2, 0xB0, 0xB1, 0xBF, 0xC0)
+    efa = "".join(devinfo(f"rdmap{bus}s0", layer="Unspecified") for bus in buses)
     result = answer(efa + devinfo("ibp198s0f0", states=("PORT_DOWN",), layer="InfiniBand"), "p6-b300.48xlarge")
     assert result.exit_code == 0
     assert [f.object for f in result.findings] == ["ibp198s0f0"]
@@ -353,3 +355,12 @@ def test_a_list_on_the_buses_of_another_type_of_the_same_shape_passes_as_that_on
     assert answer(ibstat(*["Active"] * 16), "p5en.48xlarge").exit_code == 0
     nameless = re.sub(r"rdmap(\d+)s0", lambda m: f"efa_{P5EN.index(int(m[1]))}", FI_INFO)
     assert {answer(nameless, machine).exit_code for machine in ("p5en.48xlarge", "p6-b300.48xlarge")} == {0}
+
+
+@pytest.mark.parametrize("tool", [ibstat(*["Active"] * 16), FI_INFO])
+def test_a_list_with_a_device_where_the_type_has_none_is_no_nodes_whole_list(tool: str) -> None:
+    assert answer(tool, "p5en.48xlarge").outcome is Outcome.PASS
+    strange = tool.replace(f"rdmap{P5EN[3]}s0", "rdmap17s0")
+    found = answer(strange, "p5en.48xlarge")
+    assert found.outcome is Outcome.UNMEASURED
+    assert "PCI buses 11, where p5en.48xlarge has none" in " ".join(found.lines())

@@ -107,6 +107,33 @@ def test_quotes_around_every_line_change_nothing_of_what_nccl_says(style: str) -
     assert quoted.missing == bare.missing
 
 
+CRASH = "Segmentation fault (core dumped)"
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        pytest.param(lambda line: json.dumps({"data": line, "err": CRASH}), id="another-field"),
+        pytest.param(lambda line: json.dumps({"log": line, "message": CRASH}), id="two-texts"),
+        pytest.param(lambda line: f"level=info msg={json.dumps(line)} err={json.dumps(CRASH)}", id="logfmt"),
+        pytest.param(lambda line: f'"{line}" {CRASH}', id="behind"),
+        pytest.param(lambda line: f'{CRASH}, "{line}"', id="before"),
+    ],
+)
+def test_what_stands_beside_a_quoted_line_is_heard(envelope: Callable[[str], str]) -> None:
+    log = write(JOB).decode().splitlines()
+    said = next(n for n, line in enumerate(log) if "via NET/" in line)
+    log[said] = envelope(log[said])
+    found = read("".join(f"{line}\n" for line in log).encode())
+    assert found.outcome is Outcome.FAIL, found.lines()
+
+
+def test_two_quoted_lines_in_one_are_both_heard() -> None:
+    log = write(Job(gpus=8, rounds=2, payload=False, socket_ranks=frozenset({3}))).decode().splitlines()
+    quoted = (f'"{line}" "{other}"\n' for line, other in zip(log[::2], log[1::2], strict=False))
+    assert read("".join(quoted).encode()).verdict == read("".join(f"{line}\n" for line in log).encode()).verdict
+
+
 @pytest.mark.parametrize(
     "encode",
     [

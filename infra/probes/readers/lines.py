@@ -13,7 +13,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -29,8 +29,11 @@ _OBJECT = re.compile(rb'\{\s*"')
 # A whole quoted text that begins with NCCL's own beginning of a line, behind a launcher's tag or a time at most.
 _QUOTED = re.compile(
     rb'"(?=[^"\\\n]{0,400}?NCCL )((?:[^"\\\n]{0,80}?[\s>:|\]])??[\w.\-]{1,253}:(?:\d+|[Xx*]+)(?::\d+)? \[\d+\] '
-    rb'(?:[^"\\\n]|\\.|"")*)"(?!\w)[^\n]*'
+    rb'(?:[^"\\\n]|\\.|"")*)"(?!\w)'
 )
+# Two words, and not the names of fields: a text that may be a message, and no name, number or time.
+_PROSE = re.compile(rb"[A-Za-z][^\s=]* +[A-Za-z(][^\s=]*(?=\s|$)")
+_SAID = re.compile(rb'"((?:[^"\\\n]|\\.)*)"|([^"\n]+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +216,22 @@ def _opened(data: bytes) -> bytes:
 
 
 def _unquoted(data: bytes) -> bytes:
-    """The quoted text alone of every line in which it is one of NCCL's: what stands around it names its source."""
+    """Quoted texts of NCCL's as lines of their own, and behind each of their lines what else is said in it."""
     parts, done = [], 0
     for match in _QUOTED.finditer(data):
-        start = data.rfind(b"\n", done, match.start()) + 1 or done
-        if b'"poolshift"' in data[start : match.end()]:
+        if match.start() < done:
             continue
-        parts += [data[done:start], _unescaped(match[1])]
-        done = match.end()
+        start, end = data.rfind(b"\n", done, match.start()) + 1 or done, data.find(b"\n", match.end())
+        end = len(data) if end < 0 else end
+        line = data[start:end]
+        if b'"poolshift"' in line:
+            continue
+        others = (
+            _unescaped(said[1]) if said[2] is None else said[2] for said in _SAID.finditer(_QUOTED.sub(b"", line))
+        )
+        texts = [*(_unescaped(quoted[1]) for quoted in _QUOTED.finditer(line)), *filter(_PROSE.search, others)]
+        parts += [data[done:start], b"\n".join(texts)]
+        done = end
     return b"".join([*parts, data[done:]]) if parts else data
 
 
@@ -234,18 +245,21 @@ def _unescaped(text: bytes) -> bytes:
 
 
 def _said_within(line: bytes) -> bytes | None:
-    """The text with NCCL's line in a JSON object that ends this line; None where there is none, or several."""
+    """NCCL's line in a JSON object that ends this line, and what else is said in it; None where there are several."""
     begin, end = line.find(b"{"), line.rfind(b"}") + 1
     try:
         envelope = orjson.loads(line[begin:end]) if end else {}
     except orjson.JSONDecodeError:
         return None
-    told = [value for value in envelope.values() if isinstance(value, str) and "NCCL " in value]
-    return told[0].rstrip("\n").encode("utf-8", errors="replace") if len(told) == 1 else None
+    texts = _texts(envelope.values())
+    told = [text for text in texts if b"NCCL " in text]
+    if len(told) != 1:
+        return None
+    return b"\n".join([*told, *(text for text in texts if text is not told[0] and _PROSE.search(text))])
 
 
 def _unwrapped(line: bytes) -> bytes:
-    """The text inside a log shipper's JSON envelope, else the line itself."""
+    """The texts inside a log shipper's JSON envelope, else the line itself."""
     bare = line.strip()
     if not (bare.startswith(b"{") and bare.endswith(b"}")) or b'"poolshift"' in bare:
         return line
@@ -253,11 +267,14 @@ def _unwrapped(line: bytes) -> bytes:
         envelope = orjson.loads(bare)
     except orjson.JSONDecodeError:
         return line
-    for key in _TEXT_KEYS:
-        text = envelope.get(key)
-        if isinstance(text, str):
-            return text.rstrip("\n").encode("utf-8", errors="replace")
-    return line
+    texts = _texts(envelope[key] for key in _TEXT_KEYS if key in envelope)
+    return b"\n".join(texts) if texts else line
+
+
+def _texts(values: Iterable[object]) -> list[bytes]:
+    """Distinct texts among them, without the newline that ends them."""
+    texts = (value.rstrip("\n").encode("utf-8", errors="replace") for value in values if isinstance(value, str))
+    return list(dict.fromkeys(texts))
 
 
 def from_text(text: str | bytes) -> BinaryIO:
