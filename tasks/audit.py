@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,7 +118,8 @@ def of_files(paths: Sequence[str], pools: Sequence[str] = ()) -> Audit:
     """Audit kubectl dumps as one, or a device plugin's own log. Raises Unmeasured for a text that is neither."""
     found_objects = audit_files.objects(paths)
     if found_objects is not None:
-        return of_objects(found_objects, pools, command=f"poolshift audit -f {' -f '.join(paths)}")
+        given = [part for path in paths for part in ("-f", path)]
+        return of_objects(found_objects, pools, command=f"poolshift audit {shlex.join(given)}")
     found = judge.judge(io.BytesIO(audit_files.content(paths[0])))
     if found.kind is not Kind.K8S or pools:  # a log names no pool
         raise audit_files.no_objects(paths[0])

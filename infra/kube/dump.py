@@ -52,7 +52,8 @@ def _large(path: Path) -> Iterator[dict[str, Any]]:
                     f"file {path}", f"ends within an object that begins at byte {start}", remedy="dump it again"
                 )
             at = end + len(_CLOSE)
-            yield from _flat(_json(data[start:at], f"file {path}, byte {start}"))
+            where = f"file {path}, byte {start}"
+            yield from _flat(_json(data[start:at], where), where)
         if b"]" not in data[at : at + 16] or not data[-64:].rstrip().endswith(b"}"):
             raise BadFile(f"file {path}", f"ends within its list, after byte {at}", remedy="dump it again")
         if _MORE.search(data[: max(first, 0)] + data[at:]):
@@ -66,7 +67,7 @@ def parse(data: bytes, source: str) -> Iterator[dict[str, Any]]:
         return
     if text[:1] in (b"{", b"["):
         try:
-            yield from _flat(orjson.loads(text))
+            yield from _flat(orjson.loads(text), source)
         except orjson.JSONDecodeError:
             yield from _several(text.decode(errors="replace"), source)
         return
@@ -84,7 +85,7 @@ def _several(text: str, source: str) -> Iterator[dict[str, Any]]:
             value, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as cause:
             raise BadFile(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
-        yield from _flat(value)
+        yield from _flat(value, source)
         while at < len(text) and text[at].isspace():
             at += 1
 
@@ -95,7 +96,7 @@ def _yaml(text: bytes, source: str) -> Iterator[dict[str, Any]]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         for document in yaml.load_all(text, Loader=loader):
-            yield from _flat(_plain(document))
+            yield from _flat(_plain(document), source)
     except yaml.YAMLError as cause:
         raise BadFile(source, f"is neither JSON nor YAML: {str(cause)[:200]}", remedy=MAKE) from cause
 
@@ -116,7 +117,7 @@ def _json(data: bytes, source: str) -> Any:
         raise BadFile(source, f"is no JSON: {cause}", remedy="dump it again with -o json") from cause
 
 
-def _flat(value: Any) -> Iterator[dict[str, Any]]:
+def _flat(value: Any, source: str) -> Iterator[dict[str, Any]]:
     """Lists within lists, down to objects; items of a PodList carry no kind, so the list's lends it.
 
     What has no kind is refused: kubectl writes a YAML list's kind after its items, so a cut dump has none, and an
@@ -124,23 +125,23 @@ def _flat(value: Any) -> Iterator[dict[str, Any]]:
     """
     if isinstance(value, list):
         for item in value:
-            yield from _flat(item)
+            yield from _flat(item, source)
     elif isinstance(value, dict):
         kind = str(value.get("kind", ""))
         if not kind:
             raise BadFile(
-                "dump",
+                source,
                 "holds an object or a list without a kind: it was cut, or is no Kubernetes object",
                 remedy="dump it again: kubectl get … -o json",
             )
         if isinstance(value.get("items"), list):
             listed = value.get("metadata")
             if isinstance(listed, dict) and (listed.get("continue") or listed.get("remainingItemCount")):
-                raise _page("dump")
+                raise _page(source)
             for item in value["items"]:
                 if isinstance(item, dict) and "kind" not in item and kind.endswith("List") and kind != "List":
                     item = {"kind": kind.removesuffix("List"), "apiVersion": value.get("apiVersion"), **item}
-                yield from _flat(item)
+                yield from _flat(item, source)
         else:
             yield value
 

@@ -163,3 +163,22 @@ def test_one_page_of_a_large_list_is_no_dump_either(tmp_path: Path, monkeypatch:
     file.write_text(json.dumps({**listed, "metadata": {"continue": "eyJ2", "resourceVersion": "7"}}, indent=4))
     with pytest.raises(BadFile, match="one page"):
         list(dump.items(file))
+
+
+@pytest.mark.parametrize("odd", [{"items": []}, {"kind": "PodList", "metadata": {"continue": "x"}, "items": []}])
+def test_of_several_dumps_the_one_that_is_cut_or_a_page_is_named(
+    odd: Raw, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("whole", {"kind": "List", "items": [node("a")]}), ("odd", odd)):
+        (tmp_path / name).write_text(json.dumps(text))
+    assert run(["audit", "-f", str(tmp_path / "whole"), "-f", str(tmp_path / "odd")]) == 2
+    assert f"file {tmp_path / 'odd'}" in capsys.readouterr().err
+
+
+def test_the_command_to_type_next_stands_as_a_shell_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "of today"
+    file.write_text(json.dumps({"kind": "List", "items": [node("a")]}))
+    assert run(["audit", "-f", str(file), "--pool", "gpo"]) != 0
+    assert f"poolshift audit -f '{file}' --pool gpu" in capsys.readouterr().err
