@@ -31,8 +31,8 @@ _ARCHIVES = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
 # What to give next, where no finding says it: what is missing is then missing from the output.
 _LINES = "Give all that the program printed, from its first line to its last, and name --machine and --nodes"
 _WHOLE = {
-    Kind.NCCL_LOG: "Run it again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET on every rank, to its end, and give "
-    "the lines of all ranks: cat DIR/* | poolshift judge -",
+    Kind.NCCL_LOG: "Run nccl-tests there, whose last lines tell the end, with NCCL_DEBUG=INFO "
+    "NCCL_DEBUG_SUBSYS=INIT,NET on every rank, and give all that all ranks print: cat DIR/* | poolshift judge -",
     Kind.NCCL_TESTS: "Give all that one run of nccl-tests printed, from its first line to its average, and name "
     "--machine and --nodes",
 }

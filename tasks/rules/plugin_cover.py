@@ -63,10 +63,13 @@ def refusal(daemonset: DaemonSet, node: Node) -> str | None:
 def admitting(daemonset: DaemonSet, why: str) -> str:
     """The command that lets a DaemonSet onto a node, and what to change in it; `why` is what `refusal` said."""
     part, _, rest = why.partition(" ")
+    forbids = " NotIn " in rest or " DoesNotExist" in rest
     change = {
         "taint": f"in tolerations, add one of {rest.removesuffix(' is not tolerated')}",
         "nodeSelector": "change that line of nodeSelector to what the nodes have",
-        "node": "in nodeAffinity, add what the nodes have",
+        "node": "in nodeAffinity, take that requirement out, or that label from the nodes"
+        if forbids
+        else "in nodeAffinity, add what the nodes have",
     }.get(part, "let it onto these nodes")
     return f"kubectl -n {daemonset.namespace} edit daemonset {daemonset.name} ({change})"
 

@@ -89,7 +89,7 @@ def _missing(log: NcclLog, transport: Transport, expected: Expected) -> tuple[st
     """Everything that a proof needs and this log lacks."""
     lacks: list[str] = []
     if not expected.ended:
-        lacks.append("the end of the run (no end line, so the log may be cut)")
+        lacks.append("the end of the run (no end line of nccl-tests or of a payload; NCCL's own lines do not tell it)")
     if log.torn:
         lacks.append("the rest of the last line (the log ends inside it)")
     if log.damaged:

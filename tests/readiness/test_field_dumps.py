@@ -249,6 +249,27 @@ def test_what_only_looks_sound_is_no_pass_and_says_why(name: str) -> None:
     assert code in {f.code for f in found.findings} if code else found.notes
 
 
+@pytest.mark.parametrize(
+    ("operator", "values", "change"),
+    [
+        ("NotIn", ["gpu"], "take that requirement out"),
+        ("DoesNotExist", [], "take that requirement out"),
+        ("In", ["other"], "add what the nodes have"),
+        ("Gt", ["5"], "add what the nodes have"),
+    ],
+)
+def test_how_an_affinity_is_mended_depends_on_what_it_asks(operator: str, values: list[str], change: str) -> None:
+    dump = Dump()
+    away = {"matchExpressions": [{"key": "eks.amazonaws.com/nodegroup", "operator": operator, "values": values}]}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
+    dump.sets[1]["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": terms}
+    dump.sets[1]["status"] = {"desiredNumberScheduled": 0, "numberReady": 0}
+    dump.pods = dump.pods[:2]
+    remedies = [f.remedy for f in of_objects(dump.objects()).findings if f.code == "plugin-excludes-nodes"]
+    assert len(remedies) == 1
+    assert change in remedies[0]
+
+
 def test_a_plugin_that_runs_again_after_a_crash_of_today_is_shown() -> None:
     dump = Dump()
     restarted(dump, 900, started="2026-10-30T20:00:00Z", ended="2026-10-30T19:59:00Z")
