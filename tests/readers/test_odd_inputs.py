@@ -12,7 +12,12 @@ from infra.model.verdict import Outcome
 from infra.probes.readers.lines import from_text
 from tasks.judge import judge
 
+SAID = b"node-1:1000:1010 [0] NCCL INFO x"
 ODD = {
+    "a long word beside a quoted line": b'{"data":"' + SAID + b'","blob":"' + b"A" * 300_000 + b'"}\n',
+    "escaped quotes that nobody closes": b'x="' + SAID + b'" z="' + b'\\"' * 150_000 + b"\n",
+    "a quoted line that nobody closes": b'"' + (SAID + b'\\"') * 10_000 + b"\n",
+    "quoted lines in a payload's": b'"poolshift" ' + (b'"' + SAID + b'" ') * 10_000 + b"\n",
     "a line of NCCL's name": b"NCCL INFO " * 100_000,
     "a line of ranks": b"a:1 [1] " * 40_000 + b"NCCL INFO Using network Socket\n",
     "a line of launchers": b"[1,2]<stdout>:" * 30_000 + b"NCCL INFO x",

@@ -28,12 +28,12 @@ _WRAPPED = tuple(f'"{key}":'.encode() for key in _TEXT_KEYS)
 _OBJECT = re.compile(rb'\{\s*"')
 # A whole quoted text that begins with NCCL's own beginning of a line, behind a launcher's tag or a time at most.
 _QUOTED = re.compile(
-    rb'"(?=[^"\\\n]{0,400}?NCCL )((?:[^"\\\n]{0,80}?[\s>:|\]])??[\w.\-]{1,253}:(?:\d+|[Xx*]+)(?::\d+)? \[\d+\] '
+    rb'(?<!\\)"(?=[^"\\\n]{0,400}?NCCL )((?:[^"\\\n]{0,80}?[\s>:|\]])??[\w.\-]{1,253}:(?:\d+|[Xx*]+)(?::\d+)? \[\d+\] '
     rb'(?:[^"\\\n]|\\.|"")*)"(?!\w)'
 )
 # Two words, and not the names of fields: a text that may be a message, and no name, number or time.
-_PROSE = re.compile(rb"[A-Za-z][^\s=]* +[A-Za-z(][^\s=]*(?=\s|$)")
-_SAID = re.compile(rb'"((?:[^"\\\n]|\\.)*)"|([^"\n]+)')
+_PROSE = re.compile(rb"(?<![^\s=])[^\s=A-Za-z]*[A-Za-z][^\s=]* +[A-Za-z(][^\s=]*(?=\s|$)")
+_SAID = re.compile(rb'"((?:[^"\\\n]|\\.)*)"?|([^"\n]+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,8 @@ def _unquoted(data: bytes) -> bytes:
         end = len(data) if end < 0 else end
         line = data[start:end]
         if b'"poolshift"' in line:
+            parts.append(data[done:end])
+            done = end
             continue
         others = (
             _unescaped(said[1]) if said[2] is None else said[2] for said in _SAID.finditer(_QUOTED.sub(b"", line))
