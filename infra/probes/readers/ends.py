@@ -68,7 +68,10 @@ _WORDS = (
     *(b"by remote host", b"send disconnect", b"lost connection to pod", b"reading from server", b" KB.. "),
 )
 # A data set's or a model's own: no text of the log.
-_OF_DATA = r"(?! (?:in \S+\.\w+|because\b|(?:to|at) (?:[\d,]+ tokens|max)))"
+_OF_DATA = (
+    r"(?! (?:in \S+\.(?:csv|tsv|jsonl?|parquet|bin|arrow)\b|"
+    r"(?:to|at) (?:[\d,]+ tokens|max_\w|max(?:imum)?[ -](?:seq|len|tok))))"
+)
 # What kubectl, a node's logging and a viewer of logs say of themselves: text is missing.
 CUT = (
     r"unexpected EOF\b|rpc error: code = .*|failed to try resolving symlinks .*|"
