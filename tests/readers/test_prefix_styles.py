@@ -115,6 +115,7 @@ CRASH = "Segmentation fault (core dumped)"
     "envelope",
     [
         pytest.param(lambda line: json.dumps({"data": line, "err": CRASH}), id="another-field"),
+        pytest.param(lambda line: json.dumps({"data": line, "reason": "OOMKilled"}), id="a-reason"),
         pytest.param(lambda line: json.dumps({"log": line, "message": CRASH}), id="two-texts"),
         pytest.param(lambda line: f"level=info msg={json.dumps(line)} err={json.dumps(CRASH)}", id="logfmt"),
         pytest.param(lambda line: f'"{line}" {CRASH}', id="behind"),

@@ -31,8 +31,8 @@ _QUOTED = re.compile(
     rb'(?<!\\)"(?=[^"\\\n]{0,400}?NCCL )((?:[^"\\\n]{0,80}?[\s>:|\]])??[\w.\-]{1,253}:(?:\d+|[Xx*]+)(?::\d+)? \[\d+\] '
     rb'(?:[^"\\\n]|\\.|"")*)"(?!\w)'
 )
-# Two words, and not the names of fields: a text that may be a message, and no name, number or time.
-_PROSE = re.compile(rb"(?<![^\s=])[^\s=A-Za-z]*[A-Za-z][^\s=]* +[A-Za-z(][^\s=]*(?=\s|$)")
+# Two words, and not the names of fields: a text that may be a message, and no name, number or time. Or a pod's reason.
+_PROSE = re.compile(rb"(?<![^\s=])[^\s=A-Za-z]*[A-Za-z][^\s=]* +[A-Za-z(][^\s=]*(?=\s|$)|(?:Killed|Evicted|Exceeded)\b")
 _SAID = re.compile(rb'"((?:[^"\\\n]|\\.)*)"?|([^"\n]+)')
 
 
