@@ -194,47 +194,32 @@ def _clean(data: bytes) -> bytes:
         return data
     if any(key in data for key in _WRAPPED):
         data = b"\n".join(_unwrapped(line) for line in data.split(b"\n"))
-    data = _opened(data) if b"{" in data else data
-    return _unquoted(data) if b"NCCL " in data else data
+    if b"NCCL " not in data:
+        return data
+    # Envelopes that name the text otherwise, `{"data": …}`, `[time, {"x": …}]`; then whatever else quotes it.
+    data = _rewritten(data, _OBJECT, _said_within) if b"{" in data else data
+    return _rewritten(data, _QUOTED, _quoted)
 
 
-def _opened(data: bytes) -> bytes:
-    """The text of envelopes that name it otherwise, as far as NCCL wrote it: `{"data": …}`, `[time, {"x": …}]`."""
+def _rewritten(data: bytes, mark: re.Pattern[bytes], said: Callable[[bytes], bytes | None]) -> bytes:
+    """The same with what is `said` in place of lines of NCCL's that have the mark; None leaves a line as it is."""
     parts, done = [], 0
-    for match in _OBJECT.finditer(data):
+    for match in mark.finditer(data):
         if match.start() < done:
             continue
         start, end = data.rfind(b"\n", done, match.start()) + 1 or done, data.find(b"\n", match.start())
         end = len(data) if end < 0 else end
         line = data[start:end]
-        if b"NCCL " in line and b'"poolshift"' not in line and (text := _said_within(line)) is not None:
-            parts += [data[done:start], text]
-        else:
-            parts.append(data[done:end])
+        text = said(line) if b"NCCL " in line and b'"poolshift"' not in line else None
+        parts += [data[done:start], line if text is None else text]
         done = end
     return b"".join([*parts, data[done:]]) if parts else data
 
 
-def _unquoted(data: bytes) -> bytes:
-    """Quoted texts of NCCL's as lines of their own, and behind each of their lines what else is said in it."""
-    parts, done = [], 0
-    for match in _QUOTED.finditer(data):
-        if match.start() < done:
-            continue
-        start, end = data.rfind(b"\n", done, match.start()) + 1 or done, data.find(b"\n", match.end())
-        end = len(data) if end < 0 else end
-        line = data[start:end]
-        if b'"poolshift"' in line:
-            parts.append(data[done:end])
-            done = end
-            continue
-        others = (
-            _unescaped(said[1]) if said[2] is None else said[2] for said in _SAID.finditer(_QUOTED.sub(b"", line))
-        )
-        texts = [*(_unescaped(quoted[1]) for quoted in _QUOTED.finditer(line)), *filter(_PROSE.search, others)]
-        parts += [data[done:start], b"\n".join(texts)]
-        done = end
-    return b"".join([*parts, data[done:]]) if parts else data
+def _quoted(line: bytes) -> bytes:
+    """Quoted texts of NCCL's as lines of their own, and behind them what else is said in the line."""
+    others = (_unescaped(said[1]) if said[2] is None else said[2] for said in _SAID.finditer(_QUOTED.sub(b"", line)))
+    return b"\n".join([*(_unescaped(quoted[1]) for quoted in _QUOTED.finditer(line)), *filter(_PROSE.search, others)])
 
 
 def _unescaped(text: bytes) -> bytes:
